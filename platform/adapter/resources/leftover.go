@@ -162,11 +162,36 @@ func (r *run) findLeftoversOf(
 
 		known.Insert(ref.UID)
 
-		found.object, found.entry = live[0], live[0].GetLabels()[adapter.LabelResourceName]
+		found.entry = live[0].GetLabels()[adapter.LabelResourceName]
+		if found.object, err = r.restoreLabel(ctx, found.client, live[0]); err != nil {
+			return err
+		}
+
 		r.assignLeftover(found)
 	}
 
 	return nil
+}
+
+// restoreLabel sets the label of the adapter again on an object that has lost it, before the object that replaces it is
+// created. A later event looks only for objects with the label, because the entry then has an object.
+func (r *run) restoreLabel(
+	ctx context.Context, client transport.Client, object *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	if r.isStale || object.GetLabels()[adapter.LabelAdapter] == r.in.Stamper.Adapter() {
+		return object, nil
+	}
+
+	ref := transport.RefTo(object)
+
+	labeled, err := client.Patch(ctx, ref, map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{adapter.LabelAdapter: r.in.Stamper.Adapter()}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set label of %s, which is no longer rendered: %w", ref, err)
+	}
+
+	return labeled, nil
 }
 
 // mayHaveUnlabeled reports whether there may be an object of this kind that the discovery did not find because the object

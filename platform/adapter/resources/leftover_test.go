@@ -5,12 +5,14 @@ package resources_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -60,6 +62,33 @@ func TestRenamedObjectIsRemoved(t *testing.T) {
 	f.requireOutcomes(event{generation: 3, serial: "c"}, "create/Absent")
 	f.requireOutcomes(event{generation: 4, serial: "d", deleting: true}, "none/ObjectNotFound")
 	f.requireNames()
+}
+
+// undeletable is a client whose deletions fail.
+type undeletable struct{ transport.Client }
+
+func (undeletable) Delete(context.Context, transport.Ref, metav1.DeletionPropagation) error {
+	return errors.New("the API server is down")
+}
+
+// An object whose name has changed, and that has lost the label of the adapter, is also found by the event after the one that
+// has created the new object, for example because the adapter was killed before the deletion.
+func TestUnlabeledObjectIsRemovedLater(t *testing.T) {
+	t.Parallel()
+
+	f, _ := newLoggingFixture(t, newRenamedTask())
+	f.task.Resources[0].NameCanChange = true // these tests have values of the resource in the event
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
+	f.patchByHand(f.newConfigMap("web-a"), `{"metadata":{"labels":{"hyperfleet.io/adapter":null}}}`)
+
+	f.readLive = false
+	f.clients = map[string]transport.Client{transport.Kubernetes: undeletable{staleReader{Client: clients[transport.Kubernetes]}}}
+	f.requireOutcomes(event{generation: 2, serial: "b"}, "!create/NotRendered")
+	f.requireNames("web-a", "web-b")
+
+	f.clients, f.readLive = clients, true
+	f.requireOutcomes(event{generation: 2, serial: "b"}, "none/GenerationUnchanged")
+	f.requireNames("web-b")
 }
 
 // A stale event does not remove the object of a later name, and does not create that of the earlier one.
