@@ -23,18 +23,33 @@ type lineWriter struct {
 	isTruncated bool // the rest of the line is dropped, because the line is too long
 }
 
-// newOutputWriter returns a writer for the runner's output. It logs each line, keeps the end of the output
-// for the last report, and passes each line to handle.
+// maxLoggedOutput bounds how much of the runner's output the service logs. Its log goes to the journal and the
+// console of the machine, which would otherwise fill the disk, and be slower than the job.
+const maxLoggedOutput = 64 << 20
+
+// newOutputWriter returns a writer for the runner's output. It logs each line until the limit, keeps the end of the
+// output for the last report, and passes each line to handle.
 func (s *Service) newOutputWriter(handle func(string)) *lineWriter {
 	return s.newLineWriter(func(text string) {
 		s.tail.add(text)
-
-		if text != "" {
-			s.log.Info("runner output", "line", text)
-		}
-
+		s.logOutput(text)
 		handle(text)
 	})
+}
+
+// logOutput logs a line of the runner's output. At the limit it says once that it logs no further lines.
+func (s *Service) logOutput(text string) {
+	if text == "" || s.loggedOutput > maxLoggedOutput {
+		return
+	}
+
+	if s.loggedOutput += len(text); s.loggedOutput > maxLoggedOutput {
+		s.log.Warn("the runner's output is larger than 64 MiB, and is no longer logged here: the operator receives its end")
+
+		return
+	}
+
+	s.log.Info("runner output", "line", text)
 }
 
 // newLineWriter returns a writer that only passes the lines to handle.

@@ -161,6 +161,13 @@ func (m *machine) requireDeleted(t *testing.T, file string) {
 // start writes the configuration and runs the service. The channel gets the last report.
 func (m *machine) start(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // t comes first, as in all helpers
 	t.Helper()
+	m.writeConfig(t)
+
+	return m.startWithoutConfig(t, ctx)
+}
+
+func (m *machine) writeConfig(t *testing.T) {
+	t.Helper()
 
 	data, err := json.Marshal(m.cfg)
 	if err != nil {
@@ -168,8 +175,6 @@ func (m *machine) start(t *testing.T, ctx context.Context) <-chan api.Report { /
 	}
 
 	m.write(t, api.ConfigPath, string(data))
-
-	return m.startWithoutConfig(t, ctx)
 }
 
 func (m *machine) startWithoutConfig(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // as above

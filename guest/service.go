@@ -50,6 +50,8 @@ type Service struct {
 	identity *identity
 	// tail keeps the end of the runner's output for the last report.
 	tail tail
+	// loggedOutput is the number of bytes of the runner's output that were logged.
+	loggedOutput int
 }
 
 // New returns a service. It sets the defaults of the options.
