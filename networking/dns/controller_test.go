@@ -101,6 +101,15 @@ func (s *fixture) createSecret(keyName, key string) {
 func (s *fixture) createClaim(space, name, address string) *v1alpha1.MachineClaim {
 	s.t.Helper()
 
+	claim := s.createClaimWithoutStatus(space, name)
+	s.setStatus(claim, v1alpha1.MachineClaimReady, address)
+
+	return claim
+}
+
+func (s *fixture) createClaimWithoutStatus(space, name string) *v1alpha1.MachineClaim {
+	s.t.Helper()
+
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space},
 		Spec: v1alpha1.MachineClaimSpec{
@@ -111,7 +120,6 @@ func (s *fixture) createClaim(space, name, address string) *v1alpha1.MachineClai
 		},
 	}
 	s.must(env.Client.Create(s.t.Context(), claim))
-	s.setStatus(claim, v1alpha1.MachineClaimReady, address)
 
 	return claim
 }
@@ -413,6 +421,25 @@ func TestNamesOfNamespaces(t *testing.T) {
 
 	s.setAllowedNamespaces(v1alpha1.NamespaceAccess{Names: []string{s.namespace}, Domains: []string{strings.ToUpper(forward)}})
 	s.waitForCondition(www, metav1.ConditionTrue, ReasonRegistered)
+}
+
+// A host name and a domain that are valid each can be too long together. The condition says so.
+func TestNameTooLong(t *testing.T) {
+	t.Parallel()
+
+	s := newFixture(t)
+	longest := s.createClaim(s.namespace, strings.Repeat("v", 63), "192.0.2.7")
+	s.waitForCondition(longest, metav1.ConditionTrue, ReasonRegistered)
+	s.waitForRecords(map[string][]string{"A " + longest.Name + "." + forward: {"192.0.2.7"}})
+
+	claim := s.createClaimWithoutStatus(s.namespace, "vm2")
+	claim.Status = *longest.Status.DeepCopy()
+	claim.Status.NetworkInfo.FQDN = longest.Name + strings.Repeat(".d", 100) + "." + forward
+	s.must(env.Client.Status().Update(t.Context(), claim))
+
+	if c := s.waitForCondition(claim, metav1.ConditionFalse, "NameTooLong"); !strings.Contains(c.Message, "shorten dns.domain") {
+		t.Errorf("message %q", c.Message)
+	}
 }
 
 func TestRegistrationIsDisabled(t *testing.T) {

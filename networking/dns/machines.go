@@ -57,7 +57,7 @@ type registrationIntent struct {
 	reason, message string
 }
 
-// checkTenancy returns the intent, unless the cluster does not allow the name for the machine's namespace.
+// checkTenancy returns the intent, unless the name is too long or the cluster does not allow it for the machine's namespace.
 // In this case it returns an intent with a reason, which keeps an existing registration unchanged. The
 // check is needed because a tenant can write any name into a template, a pool or a status of its namespace.
 func (w registrationIntent) checkTenancy(
@@ -65,6 +65,12 @@ func (w registrationIntent) checkTenancy(
 ) (registrationIntent, error) {
 	if !w.shouldRegister {
 		return w, nil
+	}
+
+	// The API server would reject the registration. The names of a host and of its domain can be valid each.
+	if n := len(w.spec.FQDN); n > maxName {
+		return registrationIntent{shouldKeep: true, reason: "NameTooLong", message: fmt.Sprintf(
+			"the name %.60s... has %d characters, and a DNS name at most %d: shorten dns.domain", w.spec.FQDN, n, maxName)}, nil
 	}
 
 	namespace := w.spec.Claim.Namespace
