@@ -189,12 +189,7 @@ func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certifica
 	requester, err := client.New(requesterConfig, client.Options{Scheme: env.Scheme})
 	must.Do(t, err)
 
-	object := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: encode(t, &a.template), SignerName: a.signer, Usages: a.usages,
-		},
-	}
+	object := newRequest(t, a)
 	must.Do(t, requester.Create(t.Context(), object))
 
 	return object

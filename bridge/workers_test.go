@@ -91,20 +91,23 @@ func grantCSRPermissions(t *testing.T) {
 }
 
 // approverFixture is the HyperShift simulator with an Approver. It counts the Approver's reconciles
-// (each of which reads the kubeconfig), the watches of hosted clusters that were started, and the
-// watches that are open.
+// (each of which reads the kubeconfig), its reads of DPUs from the API server, the watches of hosted clusters
+// that were started, and the watches that are open.
 type approverFixture struct {
 	client.Reader
 
-	sim                                     *simulator.Sim
-	reconciles, startedWatches, openWatches atomic.Int64
+	sim                                               *simulator.Sim
+	reconciles, dpuReads, startedWatches, openWatches atomic.Int64
 	// registry has the metrics of the Approver.
 	registry *prometheus.Registry
 }
 
 func (a *approverFixture) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, ok := object.(*corev1.Secret); ok {
+	switch object.(type) {
+	case *corev1.Secret:
 		a.reconciles.Add(1)
+	case *unstructured.Unstructured:
+		a.dpuReads.Add(1)
 	}
 
 	return a.Reader.Get(ctx, key, object, options...)

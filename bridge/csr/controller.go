@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -48,8 +47,11 @@ const (
 	eventRefused   = "CSRRefused"
 	actionApprove  = "ApproveCSR"
 	actionCheck    = "Check"
-	// maxReported bounds how many requests are remembered for which a refusal was reported.
-	maxReported = 4096
+	// actionSkipEvents is the action of the event that says that there are no events of further refusals.
+	actionSkipEvents = "SkipEvents"
+	// maxRefusalEvents is the maximum number of pending requests of a bridge whose refusals are events. Workers
+	// can create any number of requests.
+	maxRefusalEvents = 100
 )
 
 // DPUKind returns the kind of DPF's workers.
@@ -75,10 +77,8 @@ type Approver struct {
 	decisions *prometheus.CounterVec
 	// clusterEvents enqueues bridges when something changed in their hosted clusters.
 	clusterEvents watch.Source
-
-	mu sync.Mutex
-	// reportedReasons holds the reasons of the refusals that were reported, by the request's UID.
-	reportedReasons map[types.UID]string
+	// dpus reads DPUs from the cache of the controller's watch.
+	dpus client.Reader
 }
 
 //+kubebuilder:rbac:groups=dpf.hcp.bridge.com,resources=dpfhcpbridges,verbs=list;watch
@@ -93,7 +93,7 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 		return err
 	}
 
-	a.reportedReasons = map[types.UID]string{}
+	a.dpus = mgr.GetCache()
 	a.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hyperfleet_bridge_csr_decisions_total",
 		Help: "Certificate requests of workers in hosted clusters, by result (approved or refused) and reason of the refusal.",
@@ -254,21 +254,32 @@ func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBri
 		return err
 	}
 
+	cluster.forgetRefusals(pending)
+
 	for i := range pending {
 		object := &pending[i]
 
-		refusal, err := a.checkRequest(ctx, bridge, cluster, object)
+		isRefused, err := a.isStillRefused(ctx, bridge, cluster, object)
+		if err != nil {
+			return err
+		}
+
+		if isRefused {
+			continue
+		}
+
+		node, refusal, err := a.checkRequest(ctx, bridge, cluster, object)
 		if err != nil {
 			return err
 		}
 
 		if refusal != nil {
-			a.reportRefusal(bridge, object, refusal)
+			a.reportRefusal(bridge, cluster, object, node, refusal)
 
 			continue
 		}
 
-		if err := a.approve(ctx, bridge, cluster, object); err != nil {
+		if err := a.approve(ctx, bridge, cluster, object.DeepCopy()); err != nil {
 			return err
 		}
 	}
@@ -276,13 +287,29 @@ func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBri
 	return nil
 }
 
-// checkRequest checks a request against the state of both clusters.
+// isStillRefused returns whether a request was refused for its content, or because its DPU does not exist, and this
+// has not changed. It does not parse the request, because there can be thousands of such requests.
+func (a *Approver) isStillRefused(
+	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
+) (bool, error) {
+	known, ok := cluster.refused[object.UID]
+	if !ok || known.node == "" || known.reason != ReasonDPUNotFound {
+		return ok && known.node == "", nil
+	}
+
+	dpu, err := getDPU(ctx, a.dpus, bridge.Spec.DPUClusterRef.Namespace, known.node)
+
+	return dpu == nil, err
+}
+
+// checkRequest checks a request against the state of both clusters. It returns the name of the node, unless the content of
+// the request is refused.
 func (a *Approver) checkRequest(
 	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
-) (*Refusal, error) {
+) (string, *Refusal, error) {
 	name, refusal := CheckContent(object)
 	if refusal != nil {
-		return refusal, nil
+		return "", refusal, nil
 	}
 
 	dpus := dpuClusterKey(bridge)
@@ -290,23 +317,40 @@ func (a *Approver) checkRequest(
 		return cluster.findOtherNode(ctx, address, name)
 	}}
 
+	var err error
+	if facts.Node, err = cluster.getNode(ctx, name); err != nil {
+		return "", nil, err
+	}
+
+	// Only a request that the cache permits causes a call of the API server. A change of the DPU enqueues the bridge.
+	for _, reader := range []client.Reader{a.dpus, a.APIReader} {
+		if facts.DPU, err = getDPU(ctx, reader, dpus.Namespace, name); err != nil {
+			return "", nil, err
+		}
+
+		if refusal := Check(object, facts); refusal != nil {
+			return name, refusal, nil
+		}
+	}
+
+	return name, nil, nil
+}
+
+// getDPU returns a DPU, and nil if it does not exist or is being deleted.
+func getDPU(ctx context.Context, reader client.Reader, namespace, name string) (*DPU, error) {
 	dpu := &unstructured.Unstructured{}
 	dpu.SetGroupVersionKind(DPUKind())
 
-	err := a.APIReader.Get(ctx, types.NamespacedName{Namespace: dpus.Namespace, Name: name}, dpu)
+	err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, dpu)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get DPU %s/%s: %w", dpus.Namespace, name, err)
+		return nil, fmt.Errorf("get DPU %s/%s: %w", namespace, name, err)
 	}
 
-	if err == nil && dpu.GetDeletionTimestamp() == nil {
-		facts.DPU = decodeDPU(dpu)
+	if err != nil || dpu.GetDeletionTimestamp() != nil {
+		return nil, nil //nolint:nilnil // a DPU that does not exist is no error
 	}
 
-	if facts.Node, err = cluster.getNode(ctx, name); err != nil {
-		return nil, err
-	}
-
-	return Check(object, facts), nil
+	return decodeDPU(dpu), nil
 }
 
 // approve approves a request, counts it, and emits an event. It does nothing if the request was changed or
@@ -340,26 +384,35 @@ func (a *Approver) approve(
 	return nil
 }
 
-// reportRefusal records an event and a metric for a request that stays pending. It reports each reason
-// of a request once.
+// reportRefusal records an event and a metric for a request that stays pending. It reports each reason of a request
+// once. If many requests are pending, it records only the metric.
 func (a *Approver) reportRefusal(
-	bridge *v1alpha1.DPFHCPBridge, object *certificatesv1.CertificateSigningRequest, refusal *Refusal,
+	bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest, node string, refusal *Refusal,
 ) {
-	a.mu.Lock()
-
-	lastReason := a.reportedReasons[object.UID]
-	if len(a.reportedReasons) >= maxReported {
-		clear(a.reportedReasons)
-	}
-
-	a.reportedReasons[object.UID] = refusal.Reason
-	a.mu.Unlock()
-
-	if lastReason == refusal.Reason {
+	former := cluster.refused[object.UID]
+	if former.reason == refusal.Reason {
 		return
 	}
 
 	a.decisions.WithLabelValues("refused", refusal.Reason).Inc()
+
+	hasEvent := former.hasEvent || cluster.eventCount < maxRefusalEvents
+	cluster.refused[object.UID] = refusedRequest{reason: refusal.Reason, node: node, hasEvent: hasEvent}
+
+	if !hasEvent {
+		if !cluster.skipsEvents {
+			cluster.skipsEvents = true
+			a.Recorder.Eventf(bridge, nil, corev1.EventTypeWarning, eventRefused, actionSkipEvents,
+				"did not approve more than %d pending requests of the hosted cluster: further ones have no events", maxRefusalEvents)
+		}
+
+		return
+	}
+
+	if !former.hasEvent {
+		cluster.eventCount++
+	}
+
 	// The recorder merges events of one action about the same two objects and keeps the note of the first
 	// event. The reason in the action keeps events with different reasons apart.
 	a.Recorder.Eventf(bridge, object, corev1.EventTypeWarning, eventRefused, actionCheck+refusal.Reason,

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -44,6 +45,21 @@ type hostedCluster struct {
 	synced     []toolscache.InformerSynced
 	cancel     context.CancelFunc
 	done       chan struct{}
+	// refused holds the pending requests that were refused, and eventCount how many of these refusals are events.
+	// skipsEvents is true if an event says that there are no further ones. Only the reconcile of the bridge uses them.
+	refused     map[types.UID]refusedRequest
+	eventCount  int
+	skipsEvents bool
+}
+
+// refusedRequest is a pending request that was refused.
+type refusedRequest struct {
+	reason string
+	// node is the node of the request. It is empty if the content of the request was refused, which is final,
+	// because the content cannot change.
+	node string
+	// hasEvent is true if the refusal is an event of the bridge.
+	hasEvent bool
 }
 
 // hostedClusters holds the hosted clusters that are watched, by their bridge.
@@ -79,6 +95,8 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	refused := map[types.UID]refusedRequest{}
+
 	if h := f.clusters[bridge]; h != nil {
 		if h.kubeconfigDigest == digest {
 			return h, nil
@@ -86,6 +104,8 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 
 		h.stop()
 		delete(f.clusters, bridge)
+
+		refused = h.refused
 	}
 
 	if f.closed {
@@ -102,7 +122,7 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 		return nil, err
 	}
 
-	h.kubeconfigDigest, h.dpuCluster = digest, dpuCluster
+	h.kubeconfigDigest, h.dpuCluster, h.refused = digest, dpuCluster, refused
 	f.clusters[bridge] = h
 
 	return h, nil
@@ -130,6 +150,7 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 
 	view, err := cache.New(config, cache.Options{
 		Scheme: f.scheme, Mapper: mapper, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{&certificatesv1.CertificateSigningRequest{}: {Transform: shrinkRequest}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create cache of hosted cluster: %w", err)
@@ -219,16 +240,65 @@ func (h *hostedCluster) hasSynced() bool {
 	return !slices.ContainsFunc(h.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// listPending returns the pending requests for certificates of kubelets, without renewals.
+// maxRequestBytes bounds the size of a request and of its labels and annotations. A request of a kubelet is smaller
+// than 1 KiB, and has no labels and annotations.
+const maxRequestBytes = 16 << 10
+
+// shrinkRequest removes the content of a request that is too large for a kubelet's, so that requests cannot fill
+// the memory. A request without content is refused.
+func shrinkRequest(object any) (any, error) {
+	request, ok := object.(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return object, nil
+	}
+
+	request.ManagedFields = nil
+	size := len(request.Spec.Request)
+
+	for _, texts := range []map[string]string{request.Labels, request.Annotations} {
+		for key, value := range texts {
+			size += len(key) + len(value)
+		}
+	}
+
+	if size > maxRequestBytes {
+		request.Spec.Request, request.Labels, request.Annotations = nil, nil, nil
+	}
+
+	return request, nil
+}
+
+// listPending returns the pending requests for certificates of kubelets, without renewals. They are those of the
+// cache, so the caller must not change them.
 func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.CertificateSigningRequest, error) {
 	var all certificatesv1.CertificateSigningRequestList
-	if err := h.cache.List(ctx, &all); err != nil {
+	if err := h.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list CertificateSigningRequests of hosted cluster: %w", err)
 	}
 
 	return slices.DeleteFunc(all.Items, func(object certificatesv1.CertificateSigningRequest) bool {
 		return !IsKubeletRequest(&object) || !IsPending(&object) || isRenewal(&object)
 	}), nil
+}
+
+// forgetRefusals forgets the refusals of requests that are no longer pending.
+func (h *hostedCluster) forgetRefusals(pending []certificatesv1.CertificateSigningRequest) {
+	isPending := make(map[types.UID]bool, len(pending))
+	for i := range pending {
+		isPending[pending[i].UID] = true
+	}
+
+	h.eventCount = 0
+
+	maps.DeleteFunc(h.refused, func(uid types.UID, request refusedRequest) bool {
+		if isPending[uid] && request.hasEvent {
+			h.eventCount++
+		}
+
+		return !isPending[uid]
+	})
+
+	h.skipsEvents = h.skipsEvents && h.eventCount >= maxRefusalEvents
 }
 
 // getNode returns the node, and nil if it does not exist.
