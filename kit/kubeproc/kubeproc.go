@@ -49,6 +49,7 @@ type Cluster struct {
 	ca      *authority
 	host    string
 	etcd    string
+	ports   []int
 	procs   []*procrun.Process
 }
 
@@ -154,18 +155,42 @@ func (c *Cluster) prepare() error {
 	})
 }
 
-// startAll starts the programs with the lifetime of the parent context. ctx only limits the time
+// Restart kills the programs, calls change with the data directory of etcd, and starts the programs again at the same
+// addresses, as for a restore of etcd. The programs run until Stop is called or ctx ends.
+func (c *Cluster) Restart(ctx context.Context, change func(dataDir string) error) error {
+	if err := c.Stop(); err != nil {
+		return fmt.Errorf("restart control plane: %w", err)
+	}
+
+	c.procs = nil
+
+	if err := change(c.path(etcdName)); err != nil {
+		return fmt.Errorf("restart control plane: %w", err)
+	}
+
+	limited, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	return c.startPrograms(ctx, limited)
+}
+
+// startAll starts the programs at free ports with the lifetime of the parent context. ctx only limits the time
 // until they are ready.
 func (c *Cluster) startAll(parent, ctx context.Context) error {
-	ports, err := procrun.PickPorts(4)
-	if err != nil {
+	var err error
+	if c.ports, err = procrun.PickPorts(4); err != nil {
 		return err
 	}
 
+	return c.startPrograms(parent, ctx)
+}
+
+func (c *Cluster) startPrograms(parent, ctx context.Context) error {
+	ports := c.ports
 	etcdURL := "http://" + loopback(ports[0])
 	c.etcd = etcdURL
 
-	err = c.startProgram(parent, ctx, etcdName, etcdArgs(c.path(etcdName), etcdURL, "http://"+loopback(ports[1])),
+	err := c.startProgram(parent, ctx, etcdName, etcdArgs(c.path(etcdName), etcdURL, "http://"+loopback(ports[1])),
 		func(ctx context.Context) error { return probeHTTP(ctx, etcdURL+"/health") })
 	if err != nil {
 		return err
