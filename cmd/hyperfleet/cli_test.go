@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -71,32 +70,7 @@ func TestMistyped(t *testing.T) {
 		look.Flags().String("output", "", "form")
 		tool.AddCommand(look)
 
-		code, output := 0, ""
-
-		func() {
-			read, write, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			stderr := os.Stderr
-			os.Stderr = write
-
-			defer func() { os.Stderr = stderr }()
-
-			code = cli.Run(tool, strings.Fields(given))
-
-			if err := write.Close(); err != nil {
-				t.Fatal(err)
-			}
-
-			text, err := io.ReadAll(read)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			output = string(text)
-		}()
+		code, output := runWithStderr(t, tool, strings.Fields(given)...)
 
 		if code != cli.ExitUsage || output != want {
 			t.Errorf("%s: code %d, %q, want %q", given, code, output, want)

@@ -70,9 +70,11 @@ func ParseFormat(text string) (Format, error) {
 	}
 }
 
-// New returns a logger that writes lines to w.
+// New returns a logger that writes lines to w. A record is always one line, and its texts control no
+// terminal, because they can quote other systems and users.
 func New(w io.Writer, options Options) *slog.Logger {
 	handlerOptions := &slog.HandlerOptions{Level: options.Level, ReplaceAttr: redactAttr}
+	w = EscapeUnprintable(w)
 
 	if options.Format == Text {
 		return slog.New(levelHandler{slog.NewTextHandler(w, handlerOptions)})

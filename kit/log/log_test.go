@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
@@ -195,6 +196,65 @@ func TestSecretNamesAreKept(t *testing.T) {
 	for _, want := range []string{"secretName=ci/token", "hasToken=true", "tokenFile=token.txt"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in %q", want, out.String())
+		}
+	}
+}
+
+// TestLinesAreNotForged checks that a record is one line in both formats, and that its message, keys and values, which
+// can quote users and other systems, cannot forge another line and control no terminal.
+func TestLinesAreNotForged(t *testing.T) {
+	t.Parallel()
+
+	for name, hostile := range map[string]string{
+		"line break":       "a\n{\"level\":\"ERROR\",\"msg\":\"forged\"}\ntime=now level=ERROR msg=forged",
+		"carriage return":  "a\rlevel=ERROR msg=forged",
+		"Unicode breaks":   "a\u0085b\u2028c\u2029d\ve\f",
+		"quotes":           `a" level=ERROR msg="forged`,
+		"escape sequences": "a\x1b[2J\x1b]0;title\x07\x1b[31mred",
+		"C1 controls":      "a\u009b2J\u009d0;title\u009c",
+		"delete":           "a\x7f\x7f\x7f",
+		"bidi":             "a\u202eb\u2066c\u200fd",
+		"tags":             "a\U000e0001b",
+		"invalid UTF-8":    "a\xff\x9b2J\xc2",
+		"NUL":              "a\x00b",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			for _, format := range []log.Format{log.JSON, log.Text} {
+				var out bytes.Buffer
+
+				logger := log.New(&out, log.Options{Level: slog.LevelDebug, Format: format})
+				logger.With(hostile, hostile).WithGroup(hostile).Info(hostile, hostile, hostile, "error", errors.New(hostile),
+					"any", map[string]any{hostile: []string{hostile}}, "bytes", []byte(hostile), slog.Group(hostile, "k", hostile))
+				log.ToLogr(logger).WithName(hostile).WithValues(hostile, hostile).Error(errors.New(hostile), hostile, "k", hostile)
+
+				checkLines(t, format, out.String(), string([]rune(hostile)))
+			}
+		})
+	}
+}
+
+// checkLines checks that the output has two lines of printable characters, and that the messages of JSON are complete.
+func checkLines(t *testing.T, format log.Format, out, message string) {
+	t.Helper()
+
+	if n := strings.Count(out, "\n"); n != 2 || !strings.HasSuffix(out, "\n") {
+		t.Errorf("%s: 2 records are %d lines: %q", format, n, out)
+	}
+
+	if i := strings.IndexFunc(out, func(c rune) bool { return c != '\n' && !unicode.IsPrint(c) }); i >= 0 {
+		t.Errorf("%s: the character after %q is not printable: %q", format, out[:i], out[i:])
+	}
+
+	if format == log.Text {
+		return
+	}
+
+	for line := range strings.Lines(out) {
+		var entry struct{ Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Msg != message {
+			t.Errorf("the message is %q, %v; want %q", entry.Msg, err, message)
 		}
 	}
 }

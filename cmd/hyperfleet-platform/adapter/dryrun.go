@@ -78,9 +78,9 @@ func runDryRun(cmd *cobra.Command, flags dryRunFlags) error {
 		return err
 	}
 
-	err = flags.output.Print(cmd.OutOrStdout(), cli.Content{Data: report, Print: func(out io.Writer, _ bool) error {
+	err = flags.output.Print(cmd.OutOrStdout(), cli.Content{Data: report, Print: cli.Sanitized(func(out io.Writer) error {
 		return report.Text(out, flags.verbose)
-	}})
+	})})
 	if err != nil {
 		return err
 	}

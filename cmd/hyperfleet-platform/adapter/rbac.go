@@ -91,7 +91,7 @@ func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
 	}
 
 	if len(out.Problems) > 0 {
-		if err := out.print(cmd.ErrOrStderr(), false); err != nil {
+		if err := out.print(cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 

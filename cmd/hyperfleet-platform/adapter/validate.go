@@ -59,7 +59,7 @@ is invalid. A warning is about a deprecated or discouraged form that still works
 			}
 
 			result := validate(cmd, files, brokerPath)
-			if err := output.Print(cmd.OutOrStdout(), cli.Content{Data: result, Print: result.print}); err != nil {
+			if err := output.Print(cmd.OutOrStdout(), cli.Content{Data: result, Print: cli.Sanitized(result.print)}); err != nil {
 				return err
 			}
 
@@ -133,7 +133,7 @@ func (r *report) add(file string, err error) {
 }
 
 // print prints the report as text.
-func (r *report) print(w io.Writer, _ bool) error {
+func (r *report) print(w io.Writer) error {
 	for _, warning := range r.Warnings {
 		if _, err := fmt.Fprintln(w, "warning:", warning); err != nil {
 			return err

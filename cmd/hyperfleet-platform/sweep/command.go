@@ -161,7 +161,7 @@ func finish(report sweep.Report, err error, output cli.Output, out io.Writer) er
 		return err
 	}
 
-	content := cli.Content{Data: report, Print: func(out io.Writer, _ bool) error { return report.Print(out) }}
+	content := cli.Content{Data: report, Print: cli.Sanitized(report.Print)}
 	if err := output.Print(out, content); err != nil {
 		return err
 	}

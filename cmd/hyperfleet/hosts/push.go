@@ -193,7 +193,7 @@ func (s *source) follow(ctx context.Context, out io.Writer, host machine.Object)
 		status := host.Host()
 		if state := formatPendingCondition(status); state != "" && state != printed {
 			printed = state
-			fmt.Fprintf(out, "%s  %s\n", time.Now().Format(time.TimeOnly), state)
+			fmt.Fprintf(out, "%s  %s\n", time.Now().Format(time.TimeOnly), cli.SanitizeLine(state))
 		}
 
 		switch {

@@ -272,7 +272,7 @@ func (p printer) printTimeline(timeline []TimelineEntry) {
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
-			entry.Time.In(p.location).Format("15:04:05"), elapsed, entry.Moment, cli.SanitizeLine(entry.Message)), "\t "))
+			entry.Time.In(p.location).Format("15:04:05"), elapsed, cli.SanitizeLine(string(entry.Moment)), cli.SanitizeLine(entry.Message)), "\t "))
 	}
 
 	_ = table.Flush()
@@ -304,11 +304,11 @@ func (p printer) printLog(details Details, isWholeLog bool) {
 	lines := strings.Split(strings.TrimRight(cli.Sanitize(*details.Log), "\n"), "\n")
 	title := "Log, from RunnerLog " + details.Logs
 	if details.LogURL != "" {
-		title = "Log, from " + cli.SanitizeLine(details.LogURL)
+		title = "Log, from " + details.LogURL
 	}
 
 	if details.NotStored != "" {
-		title += " (the log store rejected the log: " + cli.SanitizeLine(details.NotStored) + ")"
+		title += " (the log store rejected the log: " + details.NotStored + ")"
 	}
 
 	if details.LogCut && (isWholeLog || len(lines) <= lastLines) {
@@ -320,7 +320,7 @@ func (p printer) printLog(details Details, isWholeLog bool) {
 		lines = lines[len(lines)-lastLines:]
 	}
 
-	fmt.Fprintf(p.out, "\n%s:\n", title)
+	fmt.Fprintf(p.out, "\n%s:\n", cli.SanitizeLine(title))
 
 	for _, line := range lines {
 		fmt.Fprintln(p.out, "  "+line)

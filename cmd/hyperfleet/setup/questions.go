@@ -181,8 +181,10 @@ type prompter struct {
 	lines *bufio.Reader
 }
 
-// print prints lines of text. It wraps them if the output is a terminal.
+// print prints lines of text, which can quote other systems. It wraps them if the output is a terminal.
 func (a *prompter) print(text string) {
+	text = cli.Sanitize(text)
+
 	if a.width > 0 {
 		text = strings.TrimRight(cli.WrapHelp(text, a.width), "\n")
 	}

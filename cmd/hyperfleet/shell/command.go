@@ -93,7 +93,7 @@ func (c *connection) readCommands(ctx context.Context, in io.Reader, out, proble
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			_, _ = fmt.Fprintln(problems, err)
+			_, _ = fmt.Fprintln(problems, cli.Sanitize(err.Error()))
 		case code != 0:
 			_, _ = fmt.Fprintf(problems, "the command ended with code %d\n", code)
 		}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 	"github.com/hyperfleet/hyperfleet/deploy"
 	"github.com/hyperfleet/hyperfleet/kit/keep"
@@ -181,19 +182,19 @@ func formatMachines(claims []v1alpha1.MachineClaim) string {
 
 	for i := range claims {
 		claim := &claims[i]
-		fmt.Fprintf(&out, "  %s/%s", claim.Namespace, claim.Name)
+		line := fmt.Sprintf("  %s/%s", claim.Namespace, claim.Name)
 
 		if vm := claim.Status.VMRef; vm != nil {
-			fmt.Fprintf(&out, "  VM %s on node %s of HypervisorCluster %s", vm.VMID, vm.Node, vm.HypervisorCluster)
+			line += fmt.Sprintf("  VM %s on node %s of HypervisorCluster %s", vm.VMID, vm.Node, vm.HypervisorCluster)
 		}
 
-		fmt.Fprintf(&out, "  %s", claim.Status.Phase)
+		line += "  " + string(claim.Status.Phase)
 
 		if ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
-			fmt.Fprintf(&out, "  %s", strings.TrimSuffix(ready.Reason+": "+ready.Message, ": "))
+			line += "  " + strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
 		}
 
-		out.WriteString("\n")
+		out.WriteString(strings.ReplaceAll(cli.Sanitize(line), "\n", " ") + "\n")
 	}
 
 	return out.String()

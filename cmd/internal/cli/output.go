@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
 // Formats of --output. Each command supports some of them.
@@ -86,7 +87,7 @@ func (o *Output) Print(out io.Writer, content Content) error {
 
 	switch o.format {
 	case OutputJSON:
-		encoder := json.NewEncoder(out)
+		encoder := json.NewEncoder(log.EscapeUnprintable(out))
 		encoder.SetEscapeHTML(false) // messages and expressions contain & and <
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(content.Data)
@@ -110,6 +111,20 @@ func (o *Output) Print(out io.Writer, content Content) error {
 	}
 
 	return nil
+}
+
+// Sanitized returns a Content.Print that prints what write writes, without control characters.
+func Sanitized(write func(io.Writer) error) func(io.Writer, bool) error {
+	return func(out io.Writer, _ bool) error {
+		var text strings.Builder
+		if err := write(&text); err != nil {
+			return err
+		}
+
+		_, err := io.WriteString(out, Sanitize(text.String()))
+
+		return err
+	}
 }
 
 // ObjectName returns the name of an object as kubectl prints it, such as runnerjob.hyperfleet.io/build-7.

@@ -16,7 +16,8 @@ import (
 )
 
 // Run runs the root command of a program and returns its exit code. args does not include the name of the
-// program. Run prints an error to standard error, with the name of the program as its prefix.
+// program. Run prints an error to standard error, with the name of the program as its prefix. An error can quote
+// other systems, so it is sanitized.
 func Run(root *cobra.Command, args []string) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
@@ -30,7 +31,7 @@ func Run(root *cobra.Command, args []string) int {
 	err = suggestFlag(cmd, suggestCommand(cmd, err))
 
 	if text := err.Error(); text != "" {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), text)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), Sanitize(text))
 	}
 
 	return ExitCode(err)
