@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -26,6 +27,7 @@ func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 		{name: "concurrent calls create one machine", run: testConcurrentCreate},
 		{name: "the cloud-init ISO is created once", run: testSeedOnce},
 		{name: "nothing is left after the deletion", run: testLifecycle},
+		{name: "the longest names are complete", run: testLongNames},
 		{name: "Get returns the current state", run: testGet},
 		{name: "a stopped machine is not started again", run: testSingleStart},
 		{name: "Get does not find a machine that was deleted externally", run: testExternalDeletion},
@@ -197,6 +199,29 @@ func testLifecycle(e *env) {
 	e.assertStartedOnce(c)
 	e.PowerOff(m.ID)
 	e.mustDelete(p, c)
+	e.assertNothingLeft()
+}
+
+// testLongNames uses the longest names that the API accepts. The last character shows whether a name was truncated.
+func testLongNames(e *env) {
+	const longest, longestPool = 63, 52
+
+	p, c := e.connect(operatorA), e.newClaim(1)
+	c.spec.Owner.Pool = strings.Repeat("p", longestPool)
+	c.spec.Owner.Name = c.spec.Owner.Pool + "-" + strings.Repeat("c", longest-longestPool-2) + "z"
+	c.spec.Hostname = c.spec.Owner.Name
+
+	if m := e.mustCreate(p, c); m.Owner != c.spec.Owner {
+		e.Errorf("the machine has the owner %+v, want %+v", m.Owner, c.spec.Owner)
+	}
+
+	found := e.connect(operatorA) // a new process reads all from the hypervisor
+
+	if m, err := found.Get(e.Context(), c.ref()); err != nil || m.Owner != c.spec.Owner {
+		e.Errorf("a new process finds %+v (%v), want the owner %+v", m.Owner, err, c.spec.Owner)
+	}
+
+	e.mustDelete(found, c)
 	e.assertNothingLeft()
 }
 
