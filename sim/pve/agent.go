@@ -59,7 +59,7 @@ func agentRoutes() []route {
 // is the only privilege for the agent.
 func newAgentPermission(names ...string) permCheck {
 	return func(s *Server, c *call) error {
-		if isPVE8(s.model.Version) {
+		if isPVE8(s.version()) {
 			return s.require(c.auth, vmPath(c.vmid), "VM.Monitor")
 		}
 		privs := make([]string, 0, len(names))
@@ -73,7 +73,7 @@ func newAgentPermission(names ...string) permCheck {
 // checkAgentPermission requires VM.Monitor up to version 8, and VM.GuestAgent.Audit or
 // VM.GuestAgent.Unrestricted from 9.
 func checkAgentPermission(s *Server, c *call) error {
-	if isPVE8(s.model.Version) {
+	if isPVE8(s.version()) {
 		return s.require(c.auth, vmPath(c.vmid), "VM.Monitor")
 	}
 	return s.requireAny(c.auth, vmPath(c.vmid), "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")
@@ -82,7 +82,7 @@ func checkAgentPermission(s *Server, c *call) error {
 // newAgentPowerPermission returns the check of commands that change the power state.
 func newAgentPowerPermission() permCheck {
 	return func(s *Server, c *call) error {
-		if isPVE8(s.model.Version) {
+		if isPVE8(s.version()) {
 			return s.require(c.auth, vmPath(c.vmid), "VM.Monitor")
 		}
 		return s.requireAny(c.auth, vmPath(c.vmid), "VM.PowerMgmt", "VM.GuestAgent.Unrestricted")
@@ -163,9 +163,13 @@ func (g *simGuest) runAgentCommand(ctx context.Context, command string) (any, er
 	case "guest-network-get-interfaces":
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		mac := reNetMAC.FindString(g.m.conf["net0"])
+		if s.model.Guest.IPv6Only {
+			return []any{newInterface("lo", "00:00:00:00:00:00", "::1", 128), newInterface("eth0", mac, guestIPv6(g.m.id), 64)}, nil //nolint:mnd // lengths of prefixes
+		}
 		return []any{
-			newInterface("lo", "00:00:00:00:00:00", "127.0.0.1", 8),                         //nolint:mnd // loopback is a /8
-			newInterface("eth0", reNetMAC.FindString(g.m.conf["net0"]), guestIP(g.m.id), 8), //nolint:mnd // all VMs share 10.0.0.0/8
+			newInterface("lo", "00:00:00:00:00:00", "127.0.0.1", 8), //nolint:mnd // loopback is a /8
+			newInterface("eth0", mac, guestIP(g.m.id), 8),           //nolint:mnd // all VMs share 10.0.0.0/8
 		}, nil
 	default:
 		return map[string]any{}, nil
@@ -173,11 +177,18 @@ func (g *simGuest) runAgentCommand(ctx context.Context, command string) (any, er
 }
 
 func newInterface(name, mac, ip string, prefix int) map[string]any {
+	family := "ipv4"
+	if strings.Contains(ip, ":") {
+		family = "ipv6"
+	}
 	return map[string]any{
 		"name": name, "hardware-address": mac,
-		"ip-addresses": []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": prefix}},
+		"ip-addresses": []any{map[string]any{"ip-address": ip, "ip-address-type": family, "prefix": prefix}},
 	}
 }
+
+// guestIPv6 returns the address of a VM on a network without IPv4.
+func guestIPv6(vmid int) string { return fmt.Sprintf("2001:db8::%x", vmid) }
 
 // guestIP returns the address of a VM: 10.x.y.z, derived from its id.
 func guestIP(vmid int) string {

@@ -243,9 +243,9 @@ func (s *Server) isValidLogin(user, password string) bool {
 }
 
 func getVersion(s *Server, _ *call) (any, error) {
-	release := s.model.Version
+	release := s.version()
 	if i := strings.LastIndex(release, "."); i > 0 {
 		release = release[:i]
 	}
-	return map[string]any{"version": s.model.Version, "release": release, "repoid": "0123456789abcdef"}, nil
+	return map[string]any{"version": s.version(), "release": release, "repoid": "0123456789abcdef"}, nil
 }

@@ -248,7 +248,7 @@ func getNodeStatus(s *Server, c *call) (any, error) {
 		"kversion": "Linux " + kernel + " #1 SMP", "current-kernel": map[string]any{
 			"machine": "x86_64", "release": kernel, "sysname": "Linux", "version": "#1 SMP",
 		},
-		"loadavg": []string{"0.10", "0.20", "0.30"}, "pveversion": "pve-manager/" + s.model.Version + "/0000000000000000",
+		"loadavg": []string{"0.10", "0.20", "0.30"}, "pveversion": "pve-manager/" + s.version() + "/0000000000000000",
 		"rootfs": map[string]any{"used": 0, "total": 100 * gib, "free": 100 * gib, "avail": 100 * gib},
 		"swap":   map[string]any{"used": 0, "total": 0, "free": 0},
 	}, nil

@@ -277,6 +277,8 @@ type Guest struct {
 	StayUp time.Duration `json:"stayUp"`
 	// IgnoreShutdown makes guests ignore the power button.
 	IgnoreShutdown bool `json:"ignoreShutdown"`
+	// IPv6Only makes guests report only an IPv6 address.
+	IPv6Only bool `json:"ipv6Only"`
 	// Program is the program of a GuestExec. The simulator runs it as `PROGRAM --config
 	// ROOT/etc/hyperfleet/runner-config.json --root ROOT` with an empty environment.
 	Program string `json:"program"`

@@ -44,6 +44,24 @@ func listPrivileges(version string) []string {
 		"VM.GuestAgent.FileWrite", "VM.GuestAgent.Unrestricted", "VM.Replicate")
 }
 
+// version returns the version of Proxmox VE. It is that of the model until Upgrade is called.
+func (s *Server) version() string { return *s.release.Load() }
+
+// Upgrade changes the version, as an upgrade of all nodes does. Built-in roles get the privileges of the new version. Other
+// roles lose the privileges that it does not have.
+func (s *Server) Upgrade(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.release.Store(&version)
+	maps.Copy(s.access.roles, newBuiltinRoles(version))
+
+	valid := newSet(listPrivileges(version)...)
+	for _, role := range s.access.roles {
+		maps.DeleteFunc(role, func(p string, _ bool) bool { return !valid[p] })
+	}
+}
+
 func isPVE8(version string) bool { return strings.HasPrefix(version, "8.") }
 
 func newBuiltinRoles(version string) map[string]map[string]bool {
@@ -132,11 +150,11 @@ func listPrefixes(path string) []string {
 // on the VM's pool. The caller holds s.mu.
 func (s *Server) findPrivileges(caller identity, path string) map[string]bool {
 	if caller.user == RootUser && caller.token == "" {
-		return newSet(listPrivileges(s.model.Version)...)
+		return newSet(listPrivileges(s.version())...)
 	}
 	user := s.findPrincipalPrivileges(caller.user, path)
 	if caller.user == RootUser {
-		user = newSet(listPrivileges(s.model.Version)...)
+		user = newSet(listPrivileges(s.version())...)
 	}
 	if caller.token == "" || s.access.tokens[caller.principal()].NoPrivSep {
 		return user

@@ -64,6 +64,7 @@ type Server struct {
 	http       *http.Server
 	listener   net.Listener
 	certs      atomic.Pointer[certs]
+	release    atomic.Pointer[string] // see version
 	tls        *tls.Config
 	conns      sync.Map // by net.Conn
 	workDir    string
@@ -98,6 +99,7 @@ func New(m Model, opts ...Option) (*Server, error) {
 	for _, o := range opts {
 		o(s)
 	}
+	s.release.Store(&m.Version)
 	s.rng = rand.New(rand.NewPCG(uint64(m.Seed), 0)) // #nosec G404 -- intentionally repeatable
 	s.locks = newLockTable(s.clk)
 	s.ctx, s.stop = context.WithCancel(context.Background())

@@ -175,7 +175,7 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, conn *websocket.C
 // acceptsInTerminal reports whether termproxy accepts a user. Up to version 8, it asks for a ticket of the user, and a
 // token gets none.
 func (s *Server) acceptsInTerminal(user string) bool {
-	return !isPVE8(s.model.Version) || !strings.Contains(user, "!")
+	return !isPVE8(s.version()) || !strings.Contains(user, "!")
 }
 
 // findSerialPort returns the guest whose serial port `qm terminal` uses and what it prints, or only what it prints if

@@ -341,7 +341,7 @@ func deleteUser(s *Server, c *call) (any, error) {
 }
 
 func (s *Server) isBuiltinRole(name string) bool {
-	return newBuiltinRoles(s.model.Version)[name] != nil
+	return newBuiltinRoles(s.version())[name] != nil
 }
 
 func listRoles(s *Server, _ *call) (any, error) {
@@ -374,7 +374,7 @@ func getRole(s *Server, c *call) (any, error) {
 // checkVersionPrivs refuses the privileges of another version of Proxmox VE.
 func (s *Server) checkVersionPrivs(c *call) error {
 	for _, priv := range splitTags(c.param("privs")) {
-		if !slices.Contains(listPrivileges(s.model.Version), priv) {
+		if !slices.Contains(listPrivileges(s.version()), priv) {
 			return newParamError("privs", "invalid format - invalid privilege '%s'\n", priv)
 		}
 	}

@@ -125,6 +125,8 @@ type operatorRun struct {
 type Options struct {
 	Model  pve.Model
 	GitHub simgithub.Options
+	// Namespace is the name of the namespace. If it is empty, New chooses one.
+	Namespace string
 	// OperatorUID defaults to the namespace's name.
 	OperatorUID string
 	// PVE is the hypervisor of another Fleet that this Fleet shares. If it is nil, New starts one.
@@ -150,7 +152,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	t.Helper()
 
 	f := &Fleet{
-		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
+		T: t, Env: env, Client: env.Client, Namespace: env.NamespaceWithName(t, opts.Namespace), PVE: opts.PVE,
 		Front: newFront(t), OperatorUID: opts.OperatorUID, Timeout: defaultTimeout, PollInterval: defaultPollInterval,
 		ReportKey: []byte(strings.Repeat("k", 32)), Clock: opts.Clock,
 	}

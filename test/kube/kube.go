@@ -281,7 +281,14 @@ func (e *Env) stop() error {
 func (e *Env) Namespace(t testing.TB) string {
 	t.Helper()
 
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	return e.NamespaceWithName(t, "")
+}
+
+// NamespaceWithName is Namespace with a given name. If the name is empty, the API server chooses one.
+func (e *Env) NamespaceWithName(t testing.TB, name string) string {
+	t.Helper()
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, GenerateName: "test-"}}
 	if err := e.Client.Create(t.Context(), namespace); err != nil {
 		t.Fatalf("create namespace: %v", err)
 	}
