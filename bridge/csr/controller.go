@@ -387,7 +387,8 @@ func (a *Approver) approve(
 // reportRefusal records an event and a metric for a request that stays pending. It reports each reason of a request
 // once. If many requests are pending, it records only the metric.
 func (a *Approver) reportRefusal(
-	bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest, node string, refusal *Refusal,
+	bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
+	node string, refusal *Refusal,
 ) {
 	former := cluster.refused[object.UID]
 	if former.reason == refusal.Reason {

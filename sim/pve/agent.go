@@ -165,7 +165,10 @@ func (g *simGuest) runAgentCommand(ctx context.Context, command string) (any, er
 		defer s.mu.Unlock()
 		mac := reNetMAC.FindString(g.m.conf["net0"])
 		if s.model.Guest.IPv6Only {
-			return []any{newInterface("lo", "00:00:00:00:00:00", "::1", 128), newInterface("eth0", mac, guestIPv6(g.m.id), 64)}, nil //nolint:mnd // lengths of prefixes
+			return []any{
+				newInterface("lo", "00:00:00:00:00:00", "::1", 128), //nolint:mnd // loopback is one address
+				newInterface("eth0", mac, guestIPv6(g.m.id), 64),    //nolint:mnd // all VMs share a /64
+			}, nil
 		}
 		return []any{
 			newInterface("lo", "00:00:00:00:00:00", "127.0.0.1", 8), //nolint:mnd // loopback is a /8

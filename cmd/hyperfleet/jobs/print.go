@@ -272,7 +272,8 @@ func (p printer) printTimeline(timeline []TimelineEntry) {
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
-			entry.Time.In(p.location).Format("15:04:05"), elapsed, cli.SanitizeLine(string(entry.Moment)), cli.SanitizeLine(entry.Message)), "\t "))
+			entry.Time.In(p.location).Format("15:04:05"), elapsed, cli.SanitizeLine(string(entry.Moment)),
+			cli.SanitizeLine(entry.Message)), "\t "))
 	}
 
 	_ = table.Flush()
