@@ -191,7 +191,7 @@ func newInterface(name, mac, ip string, prefix int) map[string]any {
 }
 
 // guestIPv6 returns the address of a VM on a network without IPv4.
-func guestIPv6(vmid int) string { return fmt.Sprintf("2001:db8::%x", vmid) }
+func guestIPv6(vmid int) string { return fmt.Sprintf("2001:db8::%x:%x", vmid>>16, vmid&0xffff) }
 
 // guestIP returns the address of a VM: 10.x.y.z, derived from its id.
 func guestIP(vmid int) string {
