@@ -28,8 +28,8 @@ type userOverrides struct {
 
 // findOverrides searches the user's write_files for the operator's paths. If the template writes
 // guest.ConfigPath, the file must be a valid guest.Config for this runner. findOverrides adds the values that
-// the file leaves out. If the service is delivered, the template may write the unit and the program only
-// together with guest.ConfigPath.
+// the file leaves out. With DeliveryDownload and DeliveryISO, the template may write the unit and the program of
+// the bootstrap service only together with guest.ConfigPath.
 func findOverrides(in *Input, root *yaml.Node) (userOverrides, error) {
 	var overrides userOverrides
 

@@ -34,7 +34,7 @@ func SelectAddress(interfaces []GuestInterface, mac string) string {
 			addr, err := netip.ParseAddr(a.IP)
 			addr = addr.Unmap()
 
-			// A zone is any text of the guest.
+			// An address with a zone is ignored, because the guest can write any text as the zone.
 			if err != nil || addr.Zone() != "" || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
 				continue
 			}

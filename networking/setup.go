@@ -43,8 +43,8 @@ type Area struct {
 	Calls *metrics.CallMetrics
 }
 
-// NewRegistries returns an empty address registry, and the registry of the templates that have pools in it.
-// Rebuild fills both from the objects at the API server, which it reads through live.
+// NewRegistries returns an empty address registry, and an empty registry of the templates whose address pools
+// are in the address registry. Rebuild fills both from the objects at the API server, which it reads through live.
 func NewRegistries(live client.Reader) (*pools.AddressRegistry, *claims.TemplateRegistry) {
 	addresses := pools.New()
 	registry := claims.NewRegistry(addresses)

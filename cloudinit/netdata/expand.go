@@ -298,11 +298,12 @@ func setOSAddress(c cursor, p netip.Prefix) error {
 	return nil
 }
 
-// requireSamePrefix returns an error if the existing prefix length differs from the allocated one.
-func requireSamePrefix(position cursor, existing, p netip.Prefix) error {
-	if existing != p {
+// requireSamePrefix returns an error if the existing prefix length differs from the allocated one. Both prefixes must have
+// the same address.
+func requireSamePrefix(position cursor, existing, allocated netip.Prefix) error {
+	if existing != allocated {
 		return position.errorf("the prefix length is %d here and %d for the pool: use the same length, or leave it out here",
-			existing.Bits(), p.Bits())
+			existing.Bits(), allocated.Bits())
 	}
 
 	return nil

@@ -12,7 +12,8 @@ import (
 )
 
 // Capacity returns the resources of the hosts that machines may use, and how much of them the running domains leave
-// free; see hypervisor.Provider. It reads one storage pool of each host. Events report the domains.
+// free; see hypervisor.Provider. It reads one storage pool of each host. It needs no call for the domains, because libvirt's
+// events keep the inventory of a host current.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	var (
 		mu    sync.Mutex

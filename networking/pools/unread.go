@@ -12,8 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// UnreadError means that a pool allocates no addresses, because machines of the pool use addresses that could
-// not be read back.
+// UnreadError means that a pool allocates no addresses, because machines of the pool use addresses that are unknown.
 type UnreadError struct {
 	Pool string
 	// Owners are the owners of these addresses, in alphabetical order.
@@ -25,8 +24,9 @@ func (e *UnreadError) Error() string {
 		e.Pool, strings.Join(e.Owners, ", "))
 }
 
-// MarkUnread records that an owner uses addresses of a pool that could not be read back. Until Restore,
-// Release or MarkRead is called for the owner, the pool allocates no addresses to owners without addresses.
+// MarkUnread records that an owner uses addresses of a pool that are unknown, for example because they were not read from
+// its VM yet. Until Restore, Release or MarkRead is called for the owner, the pool allocates no addresses to owners without
+// addresses.
 func (b *AddressRegistry) MarkUnread(pool, owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,7 +38,7 @@ func (b *AddressRegistry) MarkUnread(pool, owner string) {
 	b.unread[pool][owner] = true
 }
 
-// IsUnread returns whether the addresses of an owner could not be read back.
+// IsUnread returns whether the addresses of an owner are unknown (see MarkUnread).
 func (b *AddressRegistry) IsUnread(owner string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -155,7 +155,7 @@ func (c *conversion) convertAuthentication() {
 
 	issuers, _ := c.get("server.jwt.configs", nil).([]any)
 	if len(issuers) == 0 {
-		c.left(path, "authentication is enabled without an issuer", "set server.jwt.configs, or server.jwt.enabled: false")
+		c.addProblem(path, "authentication is enabled without an issuer", "set server.jwt.configs, or server.jwt.enabled: false")
 
 		return
 	}

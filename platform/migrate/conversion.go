@@ -61,7 +61,7 @@ func (c *conversion) walk(table rules, path strictyaml.Path, value any) {
 
 	if isEmpty(value) {
 		if !table.hasBelow(pattern(path)) {
-			c.leftUnknown(path)
+			c.addUnknownKey(path)
 		}
 
 		return
@@ -77,12 +77,12 @@ func (c *conversion) walk(table rules, path strictyaml.Path, value any) {
 			c.walk(table, path.Append(i), typed[i])
 		}
 	default:
-		c.leftUnknown(path)
+		c.addUnknownKey(path)
 	}
 }
 
-func (c *conversion) leftUnknown(path strictyaml.Path) {
-	c.left(path, "unknown key", "remove it, or write what it should do here by hand")
+func (c *conversion) addUnknownKey(path strictyaml.Path) {
+	c.addProblem(path, "unknown key", "remove it, or write what it should do here by hand")
 }
 
 // isEmpty reports whether a value is null, an empty list or an empty mapping, which has no keys inside.
@@ -151,7 +151,8 @@ func (c *conversion) note(path strictyaml.Path, message, hint string) {
 	c.result.Notes = append(c.result.Notes, problem)
 }
 
-func (c *conversion) left(path strictyaml.Path, message, hint string) {
+// addProblem reports a value that was not converted, and that a person must fix.
+func (c *conversion) addProblem(path strictyaml.Path, message, hint string) {
 	problem := c.doc.ProblemAt(c.place(path), "%s", message)
 	problem.Hint = hint
 	c.result.Left = append(c.result.Left, problem)
@@ -217,7 +218,7 @@ func omit(reason string, unreported ...any) rule {
 func only(hint string, accepted ...any) rule {
 	return func(c *conversion, path strictyaml.Path, value any) {
 		if !contains(accepted, value) {
-			c.left(path, fmt.Sprintf("%v has no counterpart", describe(value)), hint)
+			c.addProblem(path, fmt.Sprintf("%v has no counterpart", describe(value)), hint)
 		}
 	}
 }

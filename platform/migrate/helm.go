@@ -103,7 +103,7 @@ func switched(what, hint string) rule {
 	return func(c *conversion, path strictyaml.Path, value any) {
 		settings, _ := value.(map[string]any)
 		if settings["enabled"] == true {
-			c.left(path.Append("enabled"), what+" has no counterpart in the chart", hint)
+			c.addProblem(path.Append("enabled"), what+" has no counterpart in the chart", hint)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (c *conversion) convertAPIValues(config map[string]any) {
 	c.convert(table)
 
 	if name := config["existingConfigMap"]; name != nil && name != "" {
-		c.left(strictyaml.Path{"config", "existingConfigMap"}, "the chart makes its ConfigMap itself",
+		c.addProblem(strictyaml.Path{"config", "existingConfigMap"}, "the chart makes its ConfigMap itself",
 			"convert the configuration in the ConfigMap, and put it into parts.api.config")
 	}
 
@@ -172,7 +172,7 @@ func convertAutoscaling(c *conversion, path strictyaml.Path, value any) {
 	}
 
 	if settings["maxReplicas"] == nil {
-		c.left(path.Append("enabled"), "the limit is a default of upstream's chart", "set autoscaling.maxReplicas")
+		c.addProblem(path.Append("enabled"), "the limit is a default of upstream's chart", "set autoscaling.maxReplicas")
 
 		return
 	}
@@ -210,7 +210,7 @@ func convertChartDatabase(c *conversion, path strictyaml.Path, value any) {
 	case external["enabled"] == true:
 		c.note(path.Append("external"), "the connection is one URL in a Secret", hint)
 	case own["enabled"] == true:
-		c.left(path.Append("postgresql", "enabled"), "the chart does not install PostgreSQL",
+		c.addProblem(path.Append("postgresql", "enabled"), "the chart does not install PostgreSQL",
 			hint+", and set enabled: false")
 	}
 }
@@ -315,7 +315,7 @@ func convertTask(target string) rule {
 	return func(c *conversion, path strictyaml.Path, value any) {
 		text, err := strictyaml.Encode(value)
 		if err != nil {
-			c.left(path, err.Error(), "")
+			c.addProblem(path, err.Error(), "")
 
 			return
 		}
@@ -342,14 +342,14 @@ func convertAdapterBroker(c *conversion, path strictyaml.Path, value any) {
 
 	for _, field := range slices.Sorted(maps.Keys(pubsub)) {
 		if text, ok := pubsub[field].(string); ok && text != "" && settings["type"] != "rabbitmq" {
-			c.left(path.Append("googlepubsub", field), "Google Pub/Sub is not supported", hintPubSub)
+			c.addProblem(path.Append("googlepubsub", field), "Google Pub/Sub is not supported", hintPubSub)
 
 			return
 		}
 	}
 
 	if settings["type"] == "googlepubsub" {
-		c.left(path.Append("type"), "Google Pub/Sub is not supported", hintPubSub)
+		c.addProblem(path.Append("type"), "Google Pub/Sub is not supported", hintPubSub)
 
 		return
 	}

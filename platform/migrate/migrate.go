@@ -39,7 +39,7 @@ func File(name string, checks Checks) (*Result, error) {
 	switch {
 	case has(keys, "apiVersion") && has(keys, "kind"):
 		c.result.Kind = "Kubernetes object"
-		c.left(strictyaml.Path{"kind"}, "a Kubernetes object is no configuration",
+		c.addProblem(strictyaml.Path{"kind"}, "a Kubernetes object is no configuration",
 			"a manifest that a task file names with ref stays as it is; convert a file in a ConfigMap as a file of its own")
 	case isHelm(keys):
 		c.convertHelm()

@@ -112,7 +112,7 @@ func convertBrokerType(c *conversion, path strictyaml.Path, value any) {
 		return
 	}
 
-	c.left(path, fmt.Sprintf("broker %v is not supported", value), hintPubSub)
+	c.addProblem(path, fmt.Sprintf("broker %v is not supported", value), hintPubSub)
 }
 
 // convertPubSub leaves out the settings of Pub/Sub, which an example may have beside those of RabbitMQ.

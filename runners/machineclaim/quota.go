@@ -25,7 +25,7 @@ import (
 // the API server and the hypervisor are called. The zero value is ready to use.
 type placements struct {
 	mu sync.Mutex
-	// now orders the starts of lists and the ends of placements.
+	// now counts the starts of lists and the ends of placements, and so orders them.
 	now     uint64
 	byQuota map[quotaKey]*quotaUse
 }
@@ -51,8 +51,8 @@ type placement struct {
 	endedAt uint64
 }
 
-// startList must be called before a list of claims is read. It returns the number that reserve needs. Each call must be
-// followed by one of reserve or of endList.
+// startList must be called before a list of claims is read. It returns the place of the list in the order of lists and
+// placements, which reserve needs as quotaList.start. After each call of startList, either reserve or endList must be called.
 func (p *placements) startList(key quotaKey) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +150,7 @@ func (p *placements) clean(key quotaKey) {
 
 // quotaList has the resources of the placed machines of a namespace on a cluster, by the UIDs of their claims.
 type quotaList struct {
-	// start is the number from startList.
+	// start is the result of startList.
 	start  uint64
 	placed map[types.UID]v1alpha1.PlacedResources
 }

@@ -261,7 +261,7 @@ func truncateHostname(name string) string {
 }
 
 // NewNetworkOptions returns the addresses, gateways and name servers of the machine. An address pool takes
-// precedence over a static address, and the name servers of either take precedence over names.
+// precedence over a static address, and the name servers of either take precedence over names.DNSServers.
 func NewNetworkOptions(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.NetworkOptions {

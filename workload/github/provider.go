@@ -184,8 +184,8 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 	return nil
 }
 
-// responseStatus returns the status of an error response to the call itself. It returns false for
-// an error response to the request for the App's token.
+// responseStatus returns the status of an error response to the call itself. It returns false for an error response
+// to the request for the App's token, which is an error of another type (*ghinstallation.HTTPError).
 func responseStatus(err error) (int, bool) {
 	response, ok := errors.AsType[*gh.ErrorResponse](err)
 	if !ok || response.Response == nil {

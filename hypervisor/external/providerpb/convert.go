@@ -128,7 +128,7 @@ func (x *Shape) ToShape() hypervisor.Shape {
 	}
 }
 
-// NewResolveResponse returns the message of templates.
+// NewResolveResponse returns the message with the templates.
 func NewResolveResponse(templates []hypervisor.Template) *ResolveResponse {
 	out := &ResolveResponse{}
 
@@ -250,7 +250,7 @@ func (x *Machine) ToMachine() hypervisor.Machine {
 	return out
 }
 
-// NewListResponse returns the message of machines.
+// NewListResponse returns the message with the machines.
 func NewListResponse(machines []hypervisor.Machine) *ListResponse {
 	out := &ListResponse{}
 	for i := range machines {

@@ -122,7 +122,7 @@ func listen(ctx context.Context, options Options) (net.Listener, credentials.Tra
 			return nil, nil, fmt.Errorf("listen at %s: %w", options.Address, err)
 		}
 
-		if err := hideSocket(socket); err != nil {
+		if err := restrictSocket(socket); err != nil {
 			return nil, nil, errors.Join(err, listener.Close())
 		}
 
@@ -142,8 +142,8 @@ func listen(ctx context.Context, options Options) (net.Listener, credentials.Tra
 	return listener, transport, nil
 }
 
-// hideSocket lets only the user and the group of the program connect, whatever the umask of the process is.
-func hideSocket(path string) error {
+// restrictSocket lets only the user and the group of the program connect, whatever the umask of the process is.
+func restrictSocket(path string) error {
 	const ofOwners = 0o770
 
 	info, err := os.Lstat(path)

@@ -56,8 +56,8 @@ func (r *run) addFinalized(request *client.Call) error {
 	return nil
 }
 
-// isFinalized reports whether the resources phase has succeeded, and has left no object of the resource on the cluster,
-// except for detached ones.
+// isFinalized reports whether the resources phase has succeeded, and no objects of the task file's resources remain.
+// Objects that the adapter does not manage and detached objects may remain. The latter are not in done.Objects.
 func (r *run) isFinalized() bool {
 	done := r.result.Resources
 

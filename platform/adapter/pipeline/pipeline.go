@@ -220,7 +220,9 @@ type run struct {
 	result Result
 }
 
-// runPhases runs the phases in their order.
+// runPhases runs the phases in their order. After a failure, only the post phase runs, so that the task file can report
+// the failure. The post phase does not run if there is nothing to report on: the resource is missing, the event is
+// outdated, or the event is handled again and its preconditions are not met (see Handle).
 func (r *run) runPhases(ctx context.Context) {
 	r.evaluateParams(ctx)
 

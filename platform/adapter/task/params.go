@@ -61,7 +61,7 @@ func (l *loader) isConstantPath(path Path) bool {
 	}
 }
 
-// compileSource compiles the source of a param that is not a path.
+// compileSource compiles a source that is a mapping, and not the text of a path.
 func (l *loader) compileSource(keyPath strictyaml.Path, out *Param) {
 	var in adapter.Source
 

@@ -226,7 +226,8 @@ func (u *URL) Render(vars map[string]any) (string, error) {
 	return joinPieces(pieces), nil
 }
 
-// checkURLValue checks a value after the author's text of a URL, and before the text next.
+// checkURLValue checks that a value does not change the structure of the URL into which it is inserted. The texts before
+// and next are what the task file's author has written: all text before the value, and the text after it.
 func checkURLValue(part piece, before, next string) error {
 	_, afterScheme, hasScheme := strings.Cut(before, "://")
 
