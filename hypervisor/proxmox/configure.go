@@ -211,21 +211,20 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 		exit, _ = m.task.result()
 	}
 
-	m.task = nil
-
 	if isTaskSuccess(exit) {
-		m.diskGrown = true
+		m.task, m.diskGrown = nil, true
 		m.phase = m.configuredPhase()
 
 		return nil
 	}
 
-	m.phase = phaseCloned
-
+	// If the configuration cannot be read, the next step reads it again, so that the failure of the task is not lost.
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
 		return err
 	}
+
+	m.task, m.phase = nil, phaseCloned
 
 	if bootDisk, ok := findBootDisk(config); ok && bootDisk.Bytes >= spec.Shape.Disk {
 		m.diskGrown = true

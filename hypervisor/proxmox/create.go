@@ -413,9 +413,9 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 // finishStart processes the result of the start task. A start task can fail although the machine runs, so
 // after a failure the status of the machine decides.
 func (p *Provider) finishStart(ctx context.Context, m *machine) error {
-	exit, _ := m.task.result()
-	m.task = nil
+	ended := m.task
 
+	exit, _ := ended.result()
 	if isTaskSuccess(exit) {
 		p.setRunning(m, p.clock.Now())
 		p.breaker.recordSuccess(m.breakerTargets()...)
@@ -423,10 +423,14 @@ func (p *Provider) finishStart(ctx context.Context, m *machine) error {
 		return nil
 	}
 
+	// If the status cannot be read, the next step reads it again. Without the result of the task, the failure would be
+	// lost, and the machine would be started once more than its caller allows.
 	if err := p.evaluateStarted(ctx, m); err != nil {
-		p.invalidate(m)
-
 		return err
+	}
+
+	if m.task == ended {
+		m.task = nil
 	}
 
 	if m.phase != phaseConfigured {

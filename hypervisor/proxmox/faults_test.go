@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -229,6 +230,53 @@ func TestTerminalErrors(t *testing.T) {
 			t.Errorf("it was touched: %+v", vm)
 		}
 	})
+}
+
+// A task fails, and the machine cannot be read right afterwards. The failure is returned nevertheless: each call counts as
+// one failed attempt.
+func TestFailedTaskIsReturnedAfterReadFails(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct{ path, read, reason string }{
+		"start":  {"/status/start", "/nodes/*/qemu/*/status/current", "StartFailed"},
+		"resize": {"/resize", "/nodes/*/qemu/*/config", "ResizeFailed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			s := pvetest.New(t, fastModel())
+			p := connect(t, s)
+			s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*" + tc.path, Reason: "boom"})
+
+			sp := newSpec(1)
+			sp.Shape.Disk = 100 * gib
+			sp = reserve(t, p, sp)
+
+			var removeFault func()
+
+			readErrors, failures := 0, 0
+
+			timing.WaitUntil(t, "two attempts have failed", func() bool {
+				_, err := p.Start(t.Context(), sp, seed)
+
+				switch failed, _ := errors.AsType[*hypervisor.Error](err); {
+				case failed != nil && failed.Reason == tc.reason:
+					failures++
+				case err != nil && removeFault != nil:
+					readErrors++
+					removeFault()
+				case removeFault == nil && countCalls(s, "", tc.path) == 1:
+					removeFault = s.AddFault(pve.Fault{Kind: pve.FaultError, Method: http.MethodGet, Path: tc.read})
+				}
+
+				return failures == 2
+			})
+
+			if calls := countCalls(s, "", tc.path); calls != failures || readErrors == 0 {
+				t.Errorf("%d calls, and %d of them are returned as failed; %d reads failed", calls, failures, readErrors)
+			}
+		})
+	}
 }
 
 // A running VM migrates. The provider finds the VM on its new node and deletes it there.

@@ -304,8 +304,12 @@ func (p *Provider) inspectionMaxAge(m *machine) time.Duration {
 	return max(0, min(p.watcher.busyListAge, p.clock.Since(m.invalidatedAt)))
 }
 
-// invalidate makes the next step inspect the machine.
+// invalidate makes the next step inspect the machine, after its task has ended.
 func (p *Provider) invalidate(m *machine) {
+	if !m.task.isPending() {
+		m.task = nil
+	}
+
 	m.phase, m.verifiedAt, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
