@@ -32,6 +32,7 @@ const (
 	apiPage      = "../../docs/reference/api.md"
 	fleetAPIPage = "../../docs/reference/fleet-api.md"
 	libvirtPage  = "../../docs/guides/libvirt.md"
+	windowsPage  = "../../docs/guides/windows.md"
 	startPage    = "../../docs/start/runners.md"
 )
 
@@ -65,6 +66,10 @@ func listCodeDefaults() []codeDefault {
 		{"hyperfleet init cluster on Proxmox VE", "api/hyperfleet/v1alpha1.ProviderProxmox", startPage, "hypervisorClusterRef: {name: %s}"},
 		{"hyperfleet init template on libvirt", "cmd/hyperfleet/setup.defaultVolume", libvirtPage, "the template is the volume `%s`"},
 		{"hyperfleet init template on Proxmox VE", "cmd/hyperfleet/setup.defaultTemplate", startPage, "proxmox: {templateName: %s"},
+		{
+			"hyperfleet init template with Windows", "cmd/hyperfleet/setup.defaultWindowsTemplate", windowsPage,
+			"If you name no template, it writes `%s`",
+		},
 		{"api entities[].name_min_len", "platform/entity.DefaultNameMin", fleetAPIPage, "length of names | %s, "},
 		{"api entities[].name_max_len", "platform/entity.DefaultNameMax", fleetAPIPage, "length of names | 1, %s |"},
 		{"api entities[].on_parent_delete", "platform/entity.Restrict", fleetAPIPage, "([deletion](#deletion)) | `%s` |"},
