@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
 // TestSimulatedJobs simulates jobs, and checks that each completes on a machine of its own and that nothing is left. It logs how busy the operator
@@ -33,12 +35,14 @@ func TestSimulatedJobs(t *testing.T) {
 	})
 }
 
-// TestWritesOfBurst simulates short jobs that are queued within a minute, many more than their pool may have machines. Each job
+// TestSoakWritesOfBurst simulates short jobs that are queued within a minute, many more than their pool may have machines. Each job
 // has seven writes of its objects. The status of the claim is written before the clone, and after half a minute, because the
 // machine takes longer than that to start. The status of the job is written when it waits until other jobs end, and with its
 // timeline. The last jobs wait for half a minute after the pool has room for them. The status of the pool and events are of all
 // jobs together.
-func TestWritesOfBurst(t *testing.T) {
+func TestSoakWritesOfBurst(t *testing.T) {
+	property.Soak(t)
+
 	load := Load{Minutes: 1, Pools: 1, MaxReplicas: 50, JobTime: 2 * time.Second}
 
 	synctest.Test(t, func(t *testing.T) {
