@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -33,8 +34,6 @@ type bindings struct {
 type binding struct {
 	claim   types.UID
 	boundAt time.Time
-	// isIssued is true if the credential with which the claim's machine takes the job was issued.
-	isIssued bool
 }
 
 // maxCacheLag is how long a binding may be missing from the cache.
@@ -58,10 +57,13 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 		return step.Done() // the step that uses the settings reports the error
 	}
 
-	if isStarted, err := s.isStartedForJob(ctx); err != nil {
+	switch isStarted, hasCredential, err := s.inspectWithoutJob(ctx); {
+	case err != nil:
 		return waitForHypervisor(err)
-	} else if isStarted {
+	case isStarted:
 		return step.Done() // provision records it
+	case hasCredential:
+		return s.endMachine(ctx, guest.ReasonJobGone, errJobGone.Error())
 	}
 
 	_, err = s.ensureBoundJob(ctx)
@@ -148,25 +150,31 @@ func boundJobOf(claim *v1alpha1.MachineClaim) string {
 	return claim.Status.BootstrapInfo.BoundJob
 }
 
-// isStartedForJob reports whether the machine was started for a job that is no longer queued, and the process that
-// started it ended before it recorded that. Such a machine must not be bound to another job, because it has the
-// credential of the first one.
-func (s *scope) isStartedForJob(ctx context.Context) (bool, error) {
+// inspectWithoutJob inspects a machine that was requested for a job that is no longer queued. isStarted is true if the
+// machine was started, although the status does not say so. hasCredential is true if it may have the credential of the job.
+// Then it must not be bound to another job: it would run the first one, and its reports would be those of the other.
+func (s *scope) inspectWithoutJob(ctx context.Context) (isStarted, hasCredential bool, err error) {
 	if boundJobOf(s.claim) == "" || s.times().CloneStarted == nil {
-		return false, nil
+		return false, false, nil
 	}
 
 	job, err := s.boundJob(ctx)
 	if err != nil || job != nil {
-		return false, err
+		return false, false, err
 	}
 
 	machine, err := s.provider.Get(ctx, s.machineRef())
-	if hypervisor.Is(err, hypervisor.NotFound) {
-		return false, nil
+
+	exists := !hypervisor.Is(err, hypervisor.NotFound)
+	if err != nil && exists {
+		return false, false, err
 	}
 
-	return machine.State == hypervisor.StateRunning || machine.State == hypervisor.StateStopped, err
+	isStarted = exists && (machine.State == hypervisor.StateRunning || machine.State == hypervisor.StateStopped)
+	isCallback := s.template != nil && s.template.Spec.Bootstrap.Method == v1alpha1.BootstrapCallback
+
+	// An earlier process may have created the cloud-init ISO of a machine that exists.
+	return isStarted, !isCallback && (exists || s.issued.has(s.claim)), nil
 }
 
 // boundJob returns the recorded job of the claim if it is still queued, or if the claim's runner took it. Otherwise it
@@ -287,28 +295,6 @@ func (b *bindings) release(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// recordIssue records that the credential for the claim's job was issued. The status has the start of the machine later.
-func (b *bindings) recordIssue(claim *v1alpha1.MachineClaim) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	if job, ok := b.byClaim[claim.UID]; ok {
-		issued := b.byJob[job]
-		issued.isIssued = true
-		b.byJob[job] = issued
-	}
-}
-
-// isIssued reports whether this process has recently issued the credential for the claim's job.
-func (b *bindings) isIssued(claim *v1alpha1.MachineClaim) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	job, ok := b.byClaim[claim.UID]
-
-	return ok && b.byJob[job].isIssued
-}
-
 // listDemand lists the unfinished jobs and the pools of the claim's namespace. For a claim without a pool, the only pool
 // is a virtual pool of one machine, with the settings of the claim.
 func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool, error) {
@@ -350,12 +336,9 @@ func (b *bindings) bind(claim *v1alpha1.MachineClaim, job *v1alpha1.RunnerJob, n
 		b.byJob, b.byClaim = map[types.NamespacedName]binding{}, map[types.UID]types.NamespacedName{}
 	}
 
-	previous := b.byJob[key]
-	delete(b.byClaim, previous.claim)
+	delete(b.byClaim, b.byJob[key].claim)
 	delete(b.byJob, b.byClaim[claim.UID])
-
-	isIssued := previous.isIssued && previous.claim == claim.UID
-	b.byJob[key], b.byClaim[claim.UID] = binding{claim: claim.UID, boundAt: now, isIssued: isIssued}, key
+	b.byJob[key], b.byClaim[claim.UID] = binding{claim: claim.UID, boundAt: now}, key
 
 	return true
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
@@ -271,6 +272,20 @@ func (w *bindFixture) newScope(name string) *scope {
 	return &scope{Reconciler: w.r, claim: claim}
 }
 
+// issueCredential issues the credential of the claim's machine for the job.
+func (w *bindFixture) issueCredential(s *scope, job *v1alpha1.RunnerJob) {
+	w.t.Helper()
+
+	provider, err := generic.Platform{}.Open(workload.Config{})
+	if err == nil {
+		_, err = s.issueCredential(w.t.Context(), provider, workload.RunnerRequest{Name: "runner", Job: &job.Spec}, job)
+	}
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // The job of a claim that is deleted before its machine was started is free for the next claim at once.
 func TestDeletedClaimReleasesItsJob(t *testing.T) {
 	t.Parallel()
@@ -307,7 +322,7 @@ func TestDeletedClaimReleasesItsJob(t *testing.T) {
 			}
 
 			if tc.isIssued {
-				r.bindings.recordIssue(claim)
+				r.issued.add(claim)
 			}
 
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)}); err != nil {
@@ -336,8 +351,8 @@ func (p stateProvider) Get(context.Context, hypervisor.MachineRef) (hypervisor.M
 	return hypervisor.Machine{State: p.state}, nil
 }
 
-// A process may end after it has started a machine for a job, and before it has recorded that. If the job has ended in the
-// meantime, the next process does not bind the machine to another job, because the machine has the credential of the first.
+// If a job has ended, its machine is not bound to another job if it may have the credential of the first. A process may also
+// end after it has started the machine, and before it has recorded that.
 func TestStartedMachineKeepsItsJob(t *testing.T) {
 	t.Parallel()
 
@@ -348,17 +363,21 @@ func TestStartedMachineKeepsItsJob(t *testing.T) {
 		runner      string
 		machine     hypervisor.State
 		isRequested bool
-		want        string
+		isIssued    bool
+		// want is empty if the machine ends.
+		want string
 	}{
-		"the job is queued":                          {v1alpha1.JobQueued, "", hypervisor.StatePrepared, true, "job-0"},
-		"its runner runs the job":                    {v1alpha1.JobRunning, own, hypervisor.StateRunning, true, "job-0"},
-		"its runner has run the job":                 {v1alpha1.JobCompleted, own, hypervisor.StateStopped, true, "job-0"},
-		"its runner has run the job, and it is gone": {v1alpha1.JobCompleted, own, "", true, "job-0"},
-		"canceled before it was requested":           {v1alpha1.JobCompleted, "", "", false, "job-1"},
-		"canceled before the clone":                  {v1alpha1.JobCompleted, "", "", true, "job-1"},
-		"canceled before the start":                  {v1alpha1.JobCompleted, "", hypervisor.StatePrepared, true, "job-1"},
-		"canceled after the start":                   {v1alpha1.JobCompleted, "", hypervisor.StateRunning, true, "job-0"},
-		"taken by another after the start":           {v1alpha1.JobRunning, other, hypervisor.StateStopped, true, "job-0"},
+		"the job is queued":                          {v1alpha1.JobQueued, "", hypervisor.StatePrepared, true, false, "job-0"},
+		"its runner runs the job":                    {v1alpha1.JobRunning, own, hypervisor.StateRunning, true, false, "job-0"},
+		"its runner has run the job":                 {v1alpha1.JobCompleted, own, hypervisor.StateStopped, true, false, "job-0"},
+		"its runner has run the job, and it is gone": {v1alpha1.JobCompleted, own, "", true, false, "job-0"},
+		"canceled before it was requested":           {v1alpha1.JobCompleted, "", "", false, false, "job-1"},
+		"canceled before the clone":                  {v1alpha1.JobCompleted, "", "", true, false, "job-1"},
+		"canceled before the start":                  {v1alpha1.JobCompleted, "", hypervisor.StatePrepared, true, false, ""},
+		"canceled while its disk is cloned":          {v1alpha1.JobCompleted, "", hypervisor.StateCreating, true, false, ""},
+		"canceled after its credential was issued":   {v1alpha1.JobCompleted, "", "", true, true, ""},
+		"canceled after the start":                   {v1alpha1.JobCompleted, "", hypervisor.StateRunning, true, false, "job-0"},
+		"taken by another after the start":           {v1alpha1.JobRunning, other, hypervisor.StateStopped, true, false, "job-0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -383,13 +402,23 @@ func TestStartedMachineKeepsItsJob(t *testing.T) {
 				s.times().CloneStarted = s.now()
 			}
 
-			isStarted, err := s.isStartedForJob(t.Context())
-			if err == nil && !isStarted {
-				_, err = s.ensureBoundJob(t.Context())
+			if tc.isIssued {
+				w.issueCredential(s, &job)
 			}
 
-			if got := s.claim.Status.BootstrapInfo.BoundJob; err != nil || got != tc.want {
-				t.Errorf("the machine is bound to %s (%v), want %s", got, err, tc.want)
+			isStarted, hasCredential, err := s.inspectWithoutJob(t.Context())
+
+			got := ""
+			if err == nil && (isStarted || !hasCredential) {
+				if !isStarted {
+					_, err = s.ensureBoundJob(t.Context())
+				}
+
+				got = s.claim.Status.BootstrapInfo.BoundJob
+			}
+
+			if err != nil || got != tc.want {
+				t.Errorf("the machine is bound to %q (%v), want %q", got, err, tc.want)
 			}
 		})
 	}

@@ -76,6 +76,8 @@ type Reconciler struct {
 	// retired holds the claims that the controller has deleted, and deregistered the claims whose runner no
 	// longer exists. Later reconciles of these claims skip the API call.
 	retired, deregistered claimSet
+	// issued holds the claims for whose jobs this process has issued the credentials.
+	issued claimSet
 	// consolesKept holds the claims whose console output is stored.
 	consolesKept claimSet
 	// placements are the machines that are being placed on clusters with a quota.
@@ -204,12 +206,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			r.breakers.forget(req.NamespacedName, r.Clock.Now())
 			r.retired.forget(req.NamespacedName)
 			r.deregistered.forget(req.NamespacedName)
+			r.issued.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	isStarted := claim.Status.Times != nil && claim.Status.Times.Started != nil || r.bindings.isIssued(&claim)
+	isStarted := claim.Status.Times != nil && claim.Status.Times.Started != nil || r.issued.has(&claim)
 	if !claim.DeletionTimestamp.IsZero() && !isStarted {
 		r.bindings.release(&claim) // the machine that replaces it gets its job at once
 	}

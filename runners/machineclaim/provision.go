@@ -355,7 +355,10 @@ func (s *scope) issueCredential(
 	}
 
 	info.RunnerID = credential.RunnerID
-	s.bindings.recordIssue(s.claim)
+
+	if job != nil {
+		s.issued.add(s.claim)
+	}
 
 	if !credential.ExpiresAt.IsZero() {
 		info.ExpiresAt = &metav1.Time{Time: credential.ExpiresAt}
