@@ -94,10 +94,10 @@ func Fail(err error) Result {
 	return out
 }
 
-// WithRetryAfter returns the failed result with a fixed retry delay that replaces the controller's
-// back-off. It returns all other results unchanged.
+// WithRetryAfter returns the failed or stalled result with a fixed retry delay. It replaces the controller's back-off, or the
+// Resync interval if it is shorter. WithRetryAfter returns all other results unchanged.
 func (r Result) WithRetryAfter(delay time.Duration) Result {
-	if r.IsFailed() {
+	if r.IsFailed() || r.IsStalled() {
 		r.requeueAfter = delay
 	}
 

@@ -66,7 +66,8 @@ func (s *scope) checkBackoff(condition string) step.Result {
 }
 
 // checkCreateBackoff is checkBackoff for the steps that create a machine. A claim that has failed stays stalled during its
-// back-off, whatever has enqueued it. A claim of a pool stays so until its pool deletes it and creates another claim.
+// back-off, whatever has enqueued it, because that may be the fix. A claim of a pool stays so until its pool deletes it and
+// creates another claim.
 func (s *scope) checkCreateBackoff(condition string) step.Result {
 	if result := s.restoreFailure(condition); !result.IsDone() {
 		return result
@@ -76,7 +77,7 @@ func (s *scope) checkCreateBackoff(condition string) step.Result {
 	isFailed := s.claim.Status.Phase == v1alpha1.MachineClaimFailed && last != nil && last.Status == metav1.ConditionFalse
 
 	if isFailed && (s.claim.PoolName() != "" || !result.IsDone()) {
-		return step.Stall(last.Reason, last.Message)
+		return step.Stall(last.Reason, last.Message).WithRetryAfter(result.RequeueAfter())
 	}
 
 	return result

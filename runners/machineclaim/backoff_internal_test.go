@@ -180,9 +180,16 @@ func TestFailedClaimStaysFailed(t *testing.T) {
 				s.claim = before
 			}
 
-			for range 4 {
-				if got := reconcile(); got.String() != failure.String() || s.claim.Status.Phase != v1alpha1.MachineClaimFailed {
+			for i := range 4 {
+				got := reconcile()
+				if got.String() != failure.String() || s.claim.Status.Phase != v1alpha1.MachineClaimFailed {
 					t.Errorf("a failed claim that is enqueued: %s, phase %s; want %s", got, s.claim.Status.Phase, failure)
+				}
+
+				// What has enqueued the claim may be the fix.
+				until := s.claim.Status.Backoff.Until.Sub(clk.Now())
+				if next := got.RequeueAfter(); tc.pool == "" && next != until && (i > 0 || !tc.isRefused) {
+					t.Errorf("the claim is tried again after %s, want %s", next, until)
 				}
 			}
 
