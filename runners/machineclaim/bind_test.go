@@ -455,15 +455,17 @@ func TestNews(t *testing.T) {
 		claim *v1alpha1.MachineClaim
 		want  string
 	}{
-		"still booting":                {job(v1alpha1.JobQueued, nil), claim(guest.PhaseListening, "", nil), ""},
-		"it runs":                      {job(v1alpha1.JobQueued, nil), claim(guest.PhaseRunning, "", nil), "Running r "},
-		"known to run":                 {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim(guest.PhaseRunning, "", nil), ""},
-		"it is done":                   {job(v1alpha1.JobQueued, nil), claim(guest.PhaseFinished, "success", nil), "Completed r success"},
-		"known to be over":             {job(v1alpha1.JobCompleted, nil), claim(guest.PhaseFinished, "failure", nil), ""},
-		"the machine never began":      {job(v1alpha1.JobQueued, nil), claim(guest.PhaseStarted, "", gone), ""},
-		"the machine died in it":       {job(v1alpha1.JobRunning, nil), claim(guest.PhaseRunning, "", gone), "Completed r lost"},
-		"it ended without a word":      {job(v1alpha1.JobRunning, nil), claim("", "", func(c *v1alpha1.MachineClaim) { c.Status.Times.JobStarted, c.Status.Times.Ended = &micro, &micro }), "Completed r lost"},
-		"its platform reports the end": {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.Platform, j.RunnerName = v1alpha1.WorkloadBuildkite, "r" }), claim(guest.PhaseRunning, "", gone), ""},
+		"still booting":                  {job(v1alpha1.JobQueued, nil), claim(guest.PhaseListening, "", nil), ""},
+		"it runs":                        {job(v1alpha1.JobQueued, nil), claim(guest.PhaseRunning, "", nil), "Running r "},
+		"known to run":                   {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim(guest.PhaseRunning, "", nil), ""},
+		"it is done":                     {job(v1alpha1.JobQueued, nil), claim(guest.PhaseFinished, "success", nil), "Completed r success"},
+		"known to be over":               {job(v1alpha1.JobCompleted, nil), claim(guest.PhaseFinished, "failure", nil), ""},
+		"the machine never began":        {job(v1alpha1.JobQueued, nil), claim(guest.PhaseStarted, "", gone), ""},
+		"the machine died in it":         {job(v1alpha1.JobRunning, nil), claim(guest.PhaseRunning, "", gone), "Completed r lost"},
+		"only its job says that it runs": {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim("", "", gone), "Completed r lost"},
+		"another runner runs its job":    {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "s" }), claim("", "", gone), ""},
+		"it ended without a word":        {job(v1alpha1.JobRunning, nil), claim("", "", func(c *v1alpha1.MachineClaim) { c.Status.Times.JobStarted, c.Status.Times.Ended = &micro, &micro }), "Completed r lost"},
+		"its platform reports the end":   {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.Platform, j.RunnerName = v1alpha1.WorkloadBuildkite, "r" }), claim(guest.PhaseRunning, "", gone), ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

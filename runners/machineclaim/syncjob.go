@@ -74,7 +74,9 @@ func newJobUpdate(
 ) (v1alpha1.RunnerJobSpec, bool) {
 	info, times := claim.Status.BootstrapInfo, claim.Status.Times
 	phase := guest.Phase(info.GuestPhase)
-	hasRun := phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)
+	// After a restart, only the job may say that the machine has run it, because the claim's status is written later.
+	isOwn := job.State == v1alpha1.JobRunning && job.RunnerName != "" && job.RunnerName == info.RunnerName
+	hasRun := isOwn || phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)
 
 	if !hasRun || job.State == v1alpha1.JobCompleted {
 		return job, false
