@@ -212,6 +212,8 @@ type run struct {
 	accepted []client.Call
 	// responses are the responses for Result.Handled. They are nil if the event cannot be repeated without calls.
 	responses map[callKey]*client.Response
+	// calls are the calls with a response in responses, in their order.
+	calls []callKey
 	// earlier is not nil while the run repeats an event without calls. needsCall is true if it has found that the event
 	// needs one.
 	earlier   *Handled

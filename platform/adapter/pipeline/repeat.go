@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -33,6 +34,8 @@ type callKey [sha256.Size]byte
 // event is handled. It does not change.
 type Handled struct {
 	responses map[callKey]*client.Response
+	// calls are the calls in their order. Of two reports, the later one counts.
+	calls []callKey
 }
 
 type requeueKey struct{}
@@ -51,8 +54,8 @@ func EarlierOf(ctx context.Context) (earlier *Handled, isRequeue bool) {
 }
 
 // repeat handles the event with the earlier responses of the API and the objects of the watches. It returns false if the
-// event needs a call, because an object has to be written or read, or because a post action would send something else
-// than before. The change of the object then matters, and the event has to be handled with all its calls.
+// event needs a call, because an object has to be written or read, or because the post actions would not send the same as
+// before. The change of the object then matters, and the event has to be handled with all its calls.
 func (r *run) repeat(ctx context.Context, earlier *Handled) bool {
 	r.earlier = earlier
 
@@ -60,6 +63,10 @@ func (r *run) repeat(ctx context.Context, earlier *Handled) bool {
 		if phase(ctx); r.needsCall || !r.canContinue() || r.skipReason != "" {
 			return false
 		}
+	}
+
+	if !slices.Equal(r.calls, earlier.calls) {
+		return false
 	}
 
 	r.completeTrace()
@@ -77,7 +84,7 @@ func (r *run) handled() *Handled {
 	case r.result.Status != Success || r.isResourceDeleting || r.responses == nil:
 		return nil
 	default:
-		return &Handled{responses: r.responses}
+		return &Handled{responses: r.responses, calls: r.calls}
 	}
 }
 
@@ -96,7 +103,10 @@ func (r *run) send(ctx context.Context, request *client.Call) (*client.Response,
 		return r.p.api.Call(ctx, *request)
 	}
 
-	if response := r.earlier.responses[r.keyOf(request)]; response != nil {
+	key := r.keyOf(request)
+	if response := r.earlier.responses[key]; response != nil {
+		r.calls = append(r.calls, key)
+
 		return response, nil
 	}
 
@@ -123,6 +133,7 @@ func (r *run) keepResponse(request *client.Call, response *client.Response) {
 	}
 
 	r.responses[key] = response
+	r.calls = append(r.calls, key)
 }
 
 // keyOf returns the key of a request. It ignores the time of a status report, which differs in each report.

@@ -23,6 +23,21 @@ import (
 // phaseTask reports the phase of its object.
 var phaseTask = strings.Replace(usualTask, `"Fine"`, `resources.?space.?phase.orValue("None")`, 1)
 
+// twoReportsTask reports Available=False, and then Available=True if its object is active.
+var twoReportsTask = func() string {
+	before, after, _ := strings.Cut(usualTask, "post:")
+	payloads, action, _ := strings.Cut(after, "  post_actions:\n")
+	_, report, _ := strings.Cut(payloads, "    - name: report\n")
+
+	waiting := strings.Replace(report, `{expression: 'adapter.executionStatus == "success" && !adapter.resourcesSkipped ? "True" : "False"'}`,
+		`"False"`, 1)
+
+	return before + "post:" + payloads + "    - name: waiting\n" + waiting + "  post_actions:\n" +
+		strings.NewReplacer("tell", "wait", ".report", ".waiting").Replace(action) +
+		strings.Replace(action, "name: tell", `name: tell
+      when: {expression: 'resources.?space.?phase.orValue("") == "Active"'}`, 1)
+}()
+
 // watchedObject is a client whose watch has one object. It counts the calls.
 type watchedObject struct {
 	transport.Client
@@ -93,9 +108,12 @@ func TestRequeueSendsNoCallTwice(t *testing.T) {
 	}{
 		"the report is the same":      {},
 		"the task file reads nothing": {task: strings.ReplaceAll(newTaskWithoutPreconditions(), ".clusterId", ".event.id")},
-		"the report has changed":      {change: func(o *watchedObject) { o.phase = "Ended" }, want: readAndReport},
-		"the object is gone":          {change: func(o *watchedObject) { o.phase = "" }, want: readAndReport},
-		"the watch has failed":        {change: func(o *watchedObject) { o.hasFailed = true }, want: readAndReport},
+		"only the first of two reports is sent": {
+			task: twoReportsTask, change: func(o *watchedObject) { o.phase = "Ended" }, want: readAndReport,
+		},
+		"the report has changed": {change: func(o *watchedObject) { o.phase = "Ended" }, want: readAndReport},
+		"the object is gone":     {change: func(o *watchedObject) { o.phase = "" }, want: readAndReport},
+		"the watch has failed":   {change: func(o *watchedObject) { o.hasFailed = true }, want: readAndReport},
 		"the object is read live": {objects: func(ctx context.Context, in resources.Input) (resources.Result, error) {
 			return findObject(ctx, in, transport.Live)
 		}, want: readAndReport},
