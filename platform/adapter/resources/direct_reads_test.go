@@ -174,8 +174,8 @@ type laterClock struct {
 
 func (c *laterClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
 
-// If a watch that has synced fails, because a permission was taken away or the API server is unreachable for a minute, reads
-// are live until it works again. Otherwise an object that was deleted meanwhile would count as applied.
+// If a watch that has synced fails, because a permission was taken away, or the API server is unreachable or overloaded for a
+// minute, reads are live until it works again. Otherwise an object that was deleted meanwhile would count as applied.
 func TestDirectReadsAfterFailedWatch(t *testing.T) {
 	t.Parallel()
 
@@ -186,6 +186,9 @@ func TestDirectReadsAfterFailedWatch(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
 		},
 		"unreachable": func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED },
+		"overloaded": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusTooManyRequests, Body: http.NoBody, Request: r}, nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

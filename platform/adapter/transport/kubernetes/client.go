@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,7 +36,7 @@ const (
 	defaultTimeout = 30 * time.Second
 	// discoveryTimeout limits the discovery of a kind, whose calls take no context.
 	discoveryTimeout = 10 * time.Second
-	// maxRefused is how long reads use the index of a watch while the API server refuses its connections.
+	// maxRefused is how long reads use the index of a watch while the API server refuses its connections or is too busy.
 	maxRefused    = time.Minute
 	managerPrefix = "hyperfleet-"
 	patchSuffix   = "-patch"
@@ -159,28 +158,38 @@ func New(options Options) (*Client, error) {
 	}, nil
 }
 
-// endRefusedWatches returns a transport that makes watches fail if the API server has refused their connections for
-// maxRefused. A watch would otherwise repeat such a connection forever, and its index would count as current.
+// endRefusedWatches returns a transport that makes a watch fail if the API server has refused its connections, or has been too
+// busy for it, for maxRefused. The watch would otherwise be repeated forever, and its index would count as current.
 func endRefusedWatches(next http.RoundTripper, clk clock.PassiveClock) http.RoundTripper {
-	var refusedSince atomic.Pointer[time.Time]
+	var refusedSince sync.Map // by the path of the kind
 
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
-
-		switch {
-		case !credential.IsWatch(r):
-		case !errors.Is(err, syscall.ECONNREFUSED):
-			refusedSince.Store(nil)
-		default:
-			now := clk.Now()
-			refusedSince.CompareAndSwap(nil, &now)
-
-			if since := refusedSince.Load(); since != nil && now.Sub(*since) >= maxRefused {
-				err = fmt.Errorf("no connection for %s: %v", now.Sub(*since), err) //nolint:errorlint // the watch would repeat it
-			}
+		if !credential.IsWatch(r) {
+			return response, err
 		}
 
-		return response, err
+		isBusy := err == nil && response.StatusCode == http.StatusTooManyRequests
+		if !isBusy && !errors.Is(err, syscall.ECONNREFUSED) {
+			refusedSince.Delete(r.URL.Path)
+
+			return response, err
+		}
+
+		now := clk.Now()
+		first, _ := refusedSince.LoadOrStore(r.URL.Path, now)
+		since, _ := first.(time.Time)
+
+		switch refused := now.Sub(since); {
+		case refused < maxRefused:
+			return response, err
+		case isBusy:
+			_ = response.Body.Close()
+
+			return nil, fmt.Errorf("status %d for %s", response.StatusCode, refused)
+		default:
+			return nil, fmt.Errorf("no connection for %s: %v", refused, err) //nolint:errorlint // the watch would repeat it
+		}
 	})
 }
 
