@@ -282,6 +282,25 @@ func TestTokenIsSentOnlyToTheFleetAPI(t *testing.T) {
 	}
 }
 
+// A redirect with status 301, 302 or 303 would make a read of a report, which would then count as sent.
+func TestRedirectedReportIsNotSent(t *testing.T) {
+	t.Parallel()
+
+	var api recorder
+
+	base := startServer(t, api.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/hyperfleet/v1/near" {
+			http.Redirect(w, r, "/api/hyperfleet/v1/here", http.StatusFound)
+		}
+	}))
+
+	_, err := newCaller(t, platform.APIClient{BaseURL: base}, client.Options{}).Call(t.Context(),
+		client.Call{Method: http.MethodPut, URL: "near", Body: "{}"})
+	if err == nil || !strings.Contains(err.Error(), "another method") || len(api.requests) != 1 {
+		t.Errorf("%d requests, %v", len(api.requests), err)
+	}
+}
+
 func TestErrorsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 

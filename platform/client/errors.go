@@ -76,7 +76,8 @@ type Error struct {
 func (e *Error) Error() string {
 	switch {
 	case e.isRedirect:
-		return fmt.Sprintf("%s: status %d redirects to another host, which is not followed", e.description, e.Status)
+		return fmt.Sprintf("%s: status %d redirects to another host or with another method, which is not followed",
+			e.description, e.Status)
 	case e.Code == "" && e.isCall:
 		return fmt.Sprintf("%s: status %d %s", e.description, e.Status, http.StatusText(e.Status))
 	case e.Code == "":

@@ -93,8 +93,8 @@ func (c *Client) newHTTPClients(caFile string) error {
 		toOthers = c.options.Calls.WrapTransport("api_call", nil, toOthers)
 	}
 
-	c.api = &http.Client{Transport: toAPI, CheckRedirect: checkRedirect}
-	c.others = &http.Client{Transport: toOthers, CheckRedirect: checkRedirect}
+	c.api = &http.Client{Transport: toAPI, CheckRedirect: c.checkRedirect}
+	c.others = &http.Client{Transport: toOthers, CheckRedirect: c.checkRedirect}
 
 	return nil
 }
@@ -108,9 +108,9 @@ func isSameOrigin(a, b *url.URL) bool {
 }
 
 // checkRedirect permits redirects only to the origin of the first request, because its headers and its body are only
-// for this server.
-func checkRedirect(next *http.Request, via []*http.Request) error {
-	if !isSameOrigin(next.URL, via[0].URL) {
+// for this server. A write to the fleet API must not become a read, which would count as the write.
+func (c *Client) checkRedirect(next *http.Request, via []*http.Request) error {
+	if !isSameOrigin(next.URL, via[0].URL) || c.isAPI(next.URL) && next.Method != via[0].Method {
 		return http.ErrUseLastResponse
 	}
 

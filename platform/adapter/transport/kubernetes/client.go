@@ -158,8 +158,8 @@ func New(options Options) (*Client, error) {
 	}, nil
 }
 
-// endRefusedWatches returns a transport that makes a watch fail if the API server has refused its connections, or has been too
-// busy for it, for maxRefused. The watch would otherwise be repeated forever, and its index would count as current.
+// endRefusedWatches returns a transport that makes a watch fail if the API server has refused its connections, or has been
+// too busy for it, for maxRefused. The watch would otherwise be repeated forever, and its index would count as current.
 func endRefusedWatches(next http.RoundTripper, clk clock.PassiveClock) http.RoundTripper {
 	var refusedSince sync.Map // by the path of the kind
 
