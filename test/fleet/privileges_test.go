@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -60,6 +61,8 @@ func TestMissingPrivileges(t *testing.T) {
 	f := newFastFleet(t, fleet.Options{Guest: runIdleGuest})
 	f.Runners.ClusterInterval, f.Runners.TemplateInterval = time.Second, time.Second
 	cluster, template, claim := f.NewCluster(), f.NewTemplate(), f.NewClaim("runs")
+	// The runner is never online, and on a slow computer the fast clock passes the default.
+	claim.Spec.Lifecycle = &v1alpha1.Lifecycle{BootstrapTimeout: &metav1.Duration{Duration: 24 * time.Hour}}
 	createAndStart(f, template, claim)
 	defer f.Stop()
 

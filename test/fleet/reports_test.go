@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -27,12 +28,22 @@ import (
 
 // The tests of this file are troubles that users of similar projects have reported.
 
-// TestMatrix checks that all 256 jobs of one matrix run once, in a pool of 20 machines, that no more machines exist at the
-// same time, and that the jobs that wait say what they wait for.
+// TestMatrix runs the jobs of a matrix. TestSoakMatrix runs as many as GitHub allows.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
+	testMatrix(t, 48, 8)
+}
 
-	const jobs, maxReplicas = 256, 20
+func TestSoakMatrix(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	testMatrix(t, 256, 20)
+}
+
+// testMatrix checks that all jobs of one matrix run once, in a pool of maxReplicas machines, that no more machines exist at
+// the same time, and that the jobs that wait say what they wait for.
+func testMatrix(t *testing.T, jobs int, maxReplicas int32) {
+	t.Helper()
 
 	f := newFastFleet(t, fleet.Options{})
 	f.Populate(maxReplicas)
@@ -40,7 +51,7 @@ func TestMatrix(t *testing.T) {
 	f.EventuallyReady(f.NewPool(maxReplicas))
 
 	t.Cleanup(f.PVE.OnCall(func(call pve.Call) {
-		if n := len(f.PVE.Snapshot().CreatedVMs()); call.Phase == pve.PhaseAfter && n > maxReplicas {
+		if n := len(f.PVE.Snapshot().CreatedVMs()); call.Phase == pve.PhaseAfter && n > int(maxReplicas) {
 			t.Errorf("%d machines exist", n)
 		}
 	}))
