@@ -147,7 +147,9 @@ func advance(t *testing.T, answer func(*certificatesv1.CertificateSigningRequest
 		t.Fatal(err)
 	}
 
-	return w, cluster.URL, w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
+	err = w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
+
+	return w, cluster.URL, err
 }
 
 // signCertificate signs a certificate for a request, with the given key and common name. If key is

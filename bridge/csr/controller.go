@@ -342,12 +342,12 @@ func getDPU(ctx context.Context, reader client.Reader, namespace, name string) (
 	dpu.SetGroupVersionKind(DPUKind())
 
 	err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, dpu)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get DPU %s/%s: %w", namespace, name, err)
+	if apierrors.IsNotFound(err) || err == nil && dpu.GetDeletionTimestamp() != nil {
+		return nil, nil //nolint:nilnil // a DPU that does not exist is no error
 	}
 
-	if err != nil || dpu.GetDeletionTimestamp() != nil {
-		return nil, nil //nolint:nilnil // a DPU that does not exist is no error
+	if err != nil {
+		return nil, fmt.Errorf("get DPU %s/%s: %w", namespace, name, err)
 	}
 
 	return decodeDPU(dpu), nil

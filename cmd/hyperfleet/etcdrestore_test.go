@@ -317,11 +317,11 @@ func (s *etcdSite) waitForNodes(count int) {
 		must.Do(s.T, s.fleet.Client.List(s.Context(), &vms, client.InNamespace(s.fleet.Namespace)))
 
 		machines, addresses := s.nodes(), map[string]bool{}
-		text := ""
+		var text strings.Builder
 
 		for i := range machines {
 			m := &machines[i]
-			text += fmt.Sprintf("%s %s %v %+v\n", m.Name, m.Status.Phase, m.Status.AllocatedBootstrapAddresses, m.Status.Conditions)
+			fmt.Fprintf(&text, "%s %s %v %+v\n", m.Name, m.Status.Phase, m.Status.AllocatedBootstrapAddresses, m.Status.Conditions)
 
 			hasVM := slices.ContainsFunc(vms.Items, func(vm virtv1.VirtualMachine) bool { return vm.Name == m.Name && vm.Status.Ready })
 			if hasVM && meta.IsStatusConditionTrue(m.Status.Conditions, "Ready") {
@@ -329,7 +329,7 @@ func (s *etcdSite) waitForNodes(count int) {
 			}
 		}
 
-		return len(machines) == count && len(vms.Items) == count && len(addresses) == count, text
+		return len(machines) == count && len(vms.Items) == count && len(addresses) == count, text.String()
 	})
 }
 

@@ -91,7 +91,9 @@ func New(conf platform.APIClient, options Options) (*Client, error) {
 		timeout: cmp.Or(max(conf.Timeout, 0), DefaultTimeout),
 	}
 
-	return c, c.newHTTPClients(conf.CAFile)
+	err := c.newHTTPClients(conf.CAFile)
+
+	return c, err
 }
 
 // ParseBaseURL parses the base URL of a fleet API: an http or https URL without user, query or
@@ -269,12 +271,15 @@ func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
 
 // sendRequest sends a request to a route of the API, with retries.
 func (c *Client) sendRequest(ctx context.Context, req request) (*Response, error) {
-	path := strings.TrimSuffix(c.base.String(), "/") + BasePath
+	var path strings.Builder
+
+	path.WriteString(strings.TrimSuffix(c.base.String(), "/") + BasePath)
+
 	for _, segment := range req.path {
-		path += "/" + url.PathEscape(segment)
+		path.WriteString("/" + url.PathEscape(segment))
 	}
 
-	target, err := url.Parse(path)
+	target, err := url.Parse(path.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s: create the request: %w", req.description, err)
 	}

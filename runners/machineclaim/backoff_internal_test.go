@@ -155,7 +155,7 @@ func TestFailedClaimStaysFailed(t *testing.T) {
 			}
 
 			attempts := 0
-			reconcile := func() step.Result {
+			runStep := func() step.Result {
 				result := checks[tc.condition](s)
 				if result.IsDone() {
 					attempts++
@@ -170,18 +170,18 @@ func TestFailedClaimStaysFailed(t *testing.T) {
 				return result
 			}
 
-			reconcile()
+			runStep()
 			clk.Step(maxBackoff)
 
 			before := s.claim.DeepCopy()
-			failure := reconcile()
+			failure := runStep()
 
 			if tc.isRefused {
 				s.claim = before
 			}
 
 			for i := range 4 {
-				got := reconcile()
+				got := runStep()
 				if got.String() != failure.String() || s.claim.Status.Phase != v1alpha1.MachineClaimFailed {
 					t.Errorf("a failed claim that is enqueued: %s, phase %s; want %s", got, s.claim.Status.Phase, failure)
 				}
@@ -196,7 +196,7 @@ func TestFailedClaimStaysFailed(t *testing.T) {
 			// Nothing that could be the fix enqueues a claim that has a machine.
 			if tc.condition == v1alpha1.ConditionProvisioned {
 				clk.Step(failedBackoff - time.Second)
-				reconcile()
+				runStep()
 			}
 
 			if attempts != tries || s.claim.Status.Attempts != tries {
@@ -204,7 +204,7 @@ func TestFailedClaimStaysFailed(t *testing.T) {
 			}
 
 			clk.Step(time.Hour)
-			reconcile()
+			runStep()
 
 			if isRetried := attempts > tries; isRetried != (tc.pool == "") {
 				t.Errorf("%d attempts after an hour", attempts)

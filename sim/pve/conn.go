@@ -6,6 +6,7 @@ package pve
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (c *apiConn) open() error {
 	}
 	if first[0] == recordHandshake {
 		secure := tls.Server(peekedConn{c.Conn, reader}, c.config)
-		if err := secure.Handshake(); err != nil {
+		if err := secure.HandshakeContext(context.Background()); err != nil {
 			return err
 		}
 		c.secure.Store(secure)

@@ -209,10 +209,10 @@ func openKeptConsole(f *fleet.Fleet, message string) {
 
 	f.PVE.PowerOff(id)
 
-	root, path := pvetest.LogIn(f.T, f.PVE), "/nodes/"+match[1]+"/qemu/"
-	root.Do(http.MethodPost, path+match[3]+"/status/start", nil)
+	root, machines := pvetest.LogIn(f.T, f.PVE), "/nodes/"+match[1]+"/qemu/"
+	root.Do(http.MethodPost, machines+match[3]+"/status/start", nil)
 	f.Eventually("the kept machine runs again", func() (bool, string) {
 		return slices.ContainsFunc(listRunning(f), func(vm pve.VMState) bool { return vm.VMID == id }), f.Describe()
 	})
-	root.Do(http.MethodPost, path+match[2]+"/termproxy", nil)
+	root.Do(http.MethodPost, machines+match[2]+"/termproxy", nil)
 }

@@ -125,7 +125,7 @@ func TestIPv6Only(t *testing.T) {
 	release := holdJobs(t, f, 1)
 
 	f.Eventually("the status having the IPv6 addresses", func() (bool, string) {
-		text := ""
+		var text strings.Builder
 
 		for _, claim := range listClaims(f) {
 			info := claim.Status.NetworkInfo
@@ -133,10 +133,10 @@ func TestIPv6Only(t *testing.T) {
 				return true, ""
 			}
 
-			text += fmt.Sprintf("%s %+v\n", claim.Name, info)
+			fmt.Fprintf(&text, "%s %+v\n", claim.Name, info)
 		}
 
-		return false, text
+		return false, text.String()
 	})
 	release()
 	queueJobs(f, 2)

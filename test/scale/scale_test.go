@@ -21,7 +21,7 @@ func TestSimulatedJobs(t *testing.T) {
 	load := Load{
 		JobsPerHour: readNumber(t, "SCALE_JOBS", 600), Minutes: readNumber(t, "SCALE_MINUTES", 3),
 		Pools: readNumber(t, "SCALE_POOLS", 2), Kept: readNumber(t, "SCALE_KEPT", 20), JobTime: 2 * time.Minute,
-		MaxReplicas: int32(readNumber(t, "SCALE_MAX", 0)), //nolint:gosec // far below 2^31
+		MaxReplicas: int32(readNumber(t, "SCALE_MAX", 0)),
 	}
 
 	synctest.Test(t, func(t *testing.T) {

@@ -60,7 +60,9 @@ func (r *run) repeat(ctx context.Context, earlier *Handled) bool {
 	r.earlier = earlier
 
 	for _, phase := range []func(context.Context){r.evaluateParams, r.evaluatePreconditions, r.runResources, r.runPost} {
-		if phase(ctx); r.needsCall || !r.canContinue() || r.skipReason != "" {
+		phase(ctx)
+
+		if r.needsCall || !r.canContinue() || r.skipReason != "" {
 			return false
 		}
 	}
@@ -149,7 +151,10 @@ func (r *run) keyOf(request *client.Call) callKey {
 		}
 	}
 
-	text, _ := json.Marshal([]any{request.Method, request.URL, request.Header, body}) // these types have no errors
+	text, _ := json.Marshal(struct { // these types have no errors
+		Method, URL, Body string
+		Header            http.Header
+	}{request.Method, request.URL, body, request.Header})
 
 	return sha256.Sum256(text)
 }

@@ -90,12 +90,12 @@ type source struct {
 func newSource(t testing.TB, conf platform.Broker) *source {
 	t.Helper()
 
-	metrics, err := broker.NewMetrics(nil)
+	brokerMetrics, err := broker.NewMetrics(nil)
 	must.Do(t, err)
 
 	s := &source{dead: make(chan broker.Letter, 10)}
 	s.Queue = broker.NewQueue(broker.QueueOptions{
-		Conf: conf, Topic: "clusters", Subscription: "landing", Log: slog.New(slog.DiscardHandler), Metrics: metrics,
+		Conf: conf, Topic: "clusters", Subscription: "landing", Log: slog.New(slog.DiscardHandler), Metrics: brokerMetrics,
 		GiveUp: func(given broker.Letter) error {
 			s.dead <- given
 

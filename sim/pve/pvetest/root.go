@@ -53,7 +53,7 @@ func (r *Root) Do(method, path string, form url.Values) []byte {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	out, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
 		r.t.Fatalf("%s %s: %s, %v", method, path, response.Status, err)

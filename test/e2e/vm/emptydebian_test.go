@@ -17,9 +17,9 @@ var hostBlock = regexp.MustCompile("(?s)<!-- [^\n]+ -->\n```sh\n(.*?)```")
 
 // enterDebian runs a script in the folder $1, with the devices and the processes that a Debian needs.
 const enterDebian = `set -e
-mount -t proc proc "$1/proc"
+mount -t proc none "$1/proc"
 mount --rbind /dev "$1/dev"
-mount -t tmpfs tmpfs "$1/run"
+mount -t tmpfs none "$1/run"
 ip link set lo up
 exec chroot "$1" env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 sh -exc "cd /root; $2"`
 
@@ -90,7 +90,7 @@ func TestLibvirtGuideOnEmptyDebian(t *testing.T) { //nolint:paralleltest // the 
 		"/etc/apt/apt.conf.d/99yes": "APT::Get::Assume-Yes true;\n",
 		"/usr/sbin/policy-rc.d":     "#!/bin/sh\nexit 101\n", // the installation starts no services
 	} {
-		if err := os.WriteFile(root+name, []byte(content), 0o755); err != nil { //nolint:gosec // a program is one of them
+		if err := os.WriteFile(root+name, []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

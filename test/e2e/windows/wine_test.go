@@ -154,7 +154,7 @@ func (w *wine) overlay() string {
 		w.t.Fatalf("find Go: %v", err)
 	}
 
-	source := filepath.Join(strings.TrimSpace(string(root)), "src/internal/syscall/windows/at_windows.go")
+	source := filepath.Join(strings.TrimSpace(string(root)), "src", "internal", "syscall", "windows", "at_windows.go")
 
 	text, err := os.ReadFile(source)
 	if err != nil || strings.Count(string(text), status) != 1 {

@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command runner simulates the runners of CI platforms on Windows, and Docker. Its own name chooses what it simulates. It prints its
-// arguments, the settings that it was given, and the lines that the real program prints for one job, and leaves a process
-// behind, as jobs do.
+// Command runner simulates the runners of CI platforms on Windows, and Docker. Its own name chooses what it simulates. It
+// prints its arguments, the settings that it was given, and the lines that the real program prints for one job, and leaves
+// a process behind, as jobs do.
 package main
 
 import (
