@@ -225,8 +225,8 @@ func TestLinesAreNotForged(t *testing.T) {
 				var out bytes.Buffer
 
 				logger := log.New(&out, log.Options{Level: slog.LevelDebug, Format: format})
-				logger.With(hostile, hostile).WithGroup(hostile).Info( //nolint:sloglint // the message is hostile, too
-					hostile, hostile, hostile, "error", errors.New(hostile),
+				logger.With(hostile, hostile).WithGroup(hostile).Info(
+					hostile, hostile, hostile, "error", errors.New(hostile), //nolint:sloglint // the message is hostile, too
 					"any", map[string]any{hostile: []string{hostile}}, "bytes", []byte(hostile), slog.Group(hostile, "k", hostile))
 				log.ToLogr(logger).WithName(hostile).WithValues(hostile, hostile).Error(errors.New(hostile), hostile, "k", hostile)
 

@@ -131,16 +131,16 @@ func countKinds(writes []string) map[string]int {
 	for _, write := range writes {
 		method, path, _ := strings.Cut(write, " ")
 		parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
-		kind := method
+		kind := []string{method}
 
 		for i, part := range parts {
 			// /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE
 			if i > 4 && i != 6 {
-				kind += " " + part
+				kind = append(kind, part)
 			}
 		}
 
-		out[kind]++
+		out[strings.Join(kind, " ")]++
 	}
 
 	return out

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -151,12 +152,7 @@ func (r *run) keyOf(request *client.Call) callKey {
 		}
 	}
 
-	text, _ := json.Marshal(struct { // these types have no errors
-		Method, URL, Body string
-		Header            http.Header
-	}{request.Method, request.URL, body, request.Header})
-
-	return sha256.Sum256(text)
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", request.Method, request.URL, request.Header, body))
 }
 
 // clients returns the clients of the resources phase.
