@@ -1,6 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package guest_test
 
 import (

@@ -33,6 +33,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/scaleway"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
@@ -124,7 +125,8 @@ func newEtcdSite(t *testing.T) *etcdSite {
 
 	s := &etcdSite{T: t, health: loopback.Address(t)}
 
-	var err error
+	_, err := exe.FindTool("managers", "kube-controller-manager")
+	must.Do(t, err)
 
 	s.plane, err = kubeproc.Start(context.Background(), kubeproc.Options{Dir: t.TempDir(), ControllerManager: true})
 	must.Do(t, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -128,7 +129,10 @@ func TestDeviceOfAnotherVMIsAvoided(t *testing.T) {
 		VMID: 150, Name: "workstation", Node: "pve1", Running: true, Config: map[string]string{"hostpci0": "mapping=gpu"},
 	})
 	s := pvetest.New(t, m)
-	p := connect(t, s)
+	// The fast clock would end the exclusion of a minute before the last call.
+	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
+		o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, attemptInterval/2, attemptInterval/2
+	})
 
 	packed := newDeviceSpec(1, 1)
 	packed.Strategy = hypervisor.Pack

@@ -71,9 +71,10 @@ func TestChangesArePublishedAtOnce(t *testing.T) {
 		t.Errorf("%d events, want 3", got)
 	}
 
-	if got := s.sumMetric(t, "events_published_total", `"changed"`); got != 2 {
-		t.Errorf("metric counts %g events for changes", got)
-	}
+	// An event is counted after it was published.
+	timing.WaitUntil(t, "the metric counts two events for changes", func() bool {
+		return s.sumMetric(t, "events_published_total", `"changed"`) == 2
+	})
 }
 
 func TestResyncIntervals(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -90,24 +91,41 @@ func NewDatabase(t testing.TB, database *postgres.Server) string {
 	})
 }
 
-// RunWith starts PostgreSQL and an API with the entity types for all tests of a binary. It calls use with the
-// API, calls run, stops both servers, and returns the exit code of run. Use it in TestMain:
+// RunWith starts PostgreSQL and an API with the entity types and a new database for all tests of a binary. It calls use
+// with the API, calls run, stops both servers, and returns the exit code of run. Use it in TestMain:
 //
 //	os.Exit(fleetapi.RunWith(func(a *fleetapi.API) { api = a }, m.Run, kinds()...))
 func RunWith(use func(*API), run func() int, kinds ...platform.Entity) int {
-	return postgres.RunWith(func(database *postgres.Server) int {
-		api, err := Open(context.Background(), database.URL("postgres"), kinds...)
+	return postgres.RunWith(func(server *postgres.Server) int {
+		// A second run of the tests must not find the resources of the first.
+		url, drop, err := server.CreateDatabase()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 
 			return 1
 		}
-		defer api.Close()
 
-		use(api)
+		code, err := runWithAPI(url, use, run, kinds)
+		if err = errors.Join(err, drop()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 
-		return run()
+			return 1
+		}
+
+		return code
 	})
+}
+
+func runWithAPI(url string, use func(*API), run func() int, kinds []platform.Entity) (code int, err error) {
+	api, err := Open(context.Background(), url, kinds...)
+	if err != nil {
+		return 1, err
+	}
+	defer api.Close()
+
+	use(api)
+
+	return run(), nil
 }
 
 // Call calls the API at url, and fails the test if the call does not succeed. It decodes the response into

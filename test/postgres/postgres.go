@@ -248,6 +248,17 @@ func (s *Server) copyDatabase(t testing.TB, template string) string {
 	return s.URL(name)
 }
 
+// CreateDatabase creates an empty database for all tests of a binary. It returns the URL of the database, which contains a
+// password, and a function that drops the database.
+func (s *Server) CreateDatabase() (databaseURL string, drop func() error, err error) {
+	name := newDatabaseName()
+	if err := s.execute("create database " + name); err != nil {
+		return "", nil, err
+	}
+
+	return s.URL(name), func() error { return s.execute("drop database " + name + " with (force)") }, nil
+}
+
 func newDatabaseName() string { return "test_" + strings.ReplaceAll(uuid.NewString(), "-", "") }
 
 // KillAndRestart kills a server that Start has started, and starts it again with the same data and address.
