@@ -82,12 +82,12 @@ func TestCallsPerEvent(t *testing.T) {
 			w.waitForQuota(second, "4")
 
 			events++
-		}, map[string]int{"hyperfleet_api GET": 1, "hyperfleet_api PUT": 1, "kubernetes GET": 1, "kubernetes POST": 1}},
+		}, map[string]int{"hyperfleet-api get": 1, "hyperfleet-api put-status": 1, "kubernetes GET": 1, "kubernetes POST": 1}},
 		{"no change", func() {
 			s.sendEvent(second, 1)
 
 			events++
-		}, map[string]int{"hyperfleet_api GET": 1, "hyperfleet_api PUT": 1}},
+		}, map[string]int{"hyperfleet-api get": 1, "hyperfleet-api put-status": 1}},
 		// The first apply after a create needs two patches.
 		{"change", func() {
 			w.call(http.MethodPatch, "/clusters/"+second, `{"spec":{"pods":"5"}}`)
@@ -95,7 +95,7 @@ func TestCallsPerEvent(t *testing.T) {
 			w.waitForQuota(second, "5")
 
 			events++
-		}, map[string]int{"hyperfleet_api GET": 1, "hyperfleet_api PUT": 1, "kubernetes GET": 1, "kubernetes PATCH": 2}},
+		}, map[string]int{"hyperfleet-api get": 1, "hyperfleet-api put-status": 1, "kubernetes GET": 1, "kubernetes PATCH": 2}},
 		{"the status of the object has changed, and the report has not", func() {
 			w.setUsed(second, "0")
 
@@ -105,7 +105,7 @@ func TestCallsPerEvent(t *testing.T) {
 			w.setUsed(first, "1")
 
 			requeues++
-		}, map[string]int{"hyperfleet_api GET": 1, "hyperfleet_api PUT": 1}},
+		}, map[string]int{"hyperfleet-api get": 1, "hyperfleet-api put-status": 1}},
 	} {
 		before := w.countCalls()
 
