@@ -33,7 +33,9 @@ const (
 	ConditionBootstrapped = "Bootstrapped"
 	// ConditionConverged is True if the host has the configuration of its fleet.
 	ConditionConverged = "Converged"
-	// ConditionIntact is True if the last probe of the host's parts succeeded. The step before it repairs lost parts.
+	// ConditionIntact is True if the last probe of the host's parts ran to its end, whatever it found, or if probes are
+	// disabled. It is False if the last probe did not run to its end, or if the host needs a credential for another server or
+	// CA. If a probe finds lost parts, Converged is False until the operator has pushed them again.
 	ConditionIntact = "Intact"
 	// ConditionNodeCredentialCurrent is True if the credential that the operator created for the host's
 	// Node needs no renewal yet.
