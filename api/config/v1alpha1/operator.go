@@ -285,7 +285,7 @@ type Bridge struct {
 type Hosts struct {
 	// Concurrency is the number of hosts that are reconciled at a time.
 	Concurrency int `yaml:"concurrency"`
-	// Pushes is the maximum number of hosts to which the operator pushes, or which it probes, at a time.
+	// Pushes is the maximum number of hosts that the operator pushes to or checks at a time.
 	Pushes int `yaml:"pushes"`
 	// ProbeInterval is the interval at which the operator checks that all parts on a host are unchanged.
 	// 0 disables these checks.

@@ -42,9 +42,9 @@ type Bootstrap struct {
 	// +optional
 	// +kubebuilder:default=runner-token
 	Method string `json:"method,omitempty"`
-	// delivery is the way in which the bootstrap service reaches the machine: image (the template's image
-	// contains it), download (the machine downloads it from the operator and verifies its checksum), or
-	// iso (it is on the cloud-init ISO).
+	// delivery is the way in which the bootstrap service reaches the machine. With image, the template's image
+	// contains the service. With download, the machine downloads the service from the operator and verifies its
+	// checksum. With iso, the service is on the cloud-init ISO.
 	// +optional
 	// +kubebuilder:default=image
 	// +kubebuilder:validation:Enum=image;download;iso

@@ -16,8 +16,8 @@ const DefaultDeviceCount = 1
 
 // MachineDevice is a kind of device of which a machine gets one or several.
 type MachineDevice struct {
-	// name is the name of the device: on Proxmox VE a resource mapping for PCI devices, on KubeVirt the resource
-	// that the nodes offer, such as nvidia.com/GA102GL_A10, and on libvirt a name in devices of the hosts.
+	// name is the name of the device. On Proxmox VE, it is a resource mapping for PCI devices. On KubeVirt, it is the
+	// resource that the nodes offer, such as nvidia.com/GA102GL_A10. On libvirt, it is a name in devices of the hosts.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$')",message="name must have letters, digits, '.', '_' and '-', on KubeVirt with a prefix, such as gpu or nvidia.com/GA102GL_A10"

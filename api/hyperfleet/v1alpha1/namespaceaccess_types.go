@@ -21,10 +21,10 @@ type NamespaceAccess struct {
 	// give it access.
 	// +optional
 	Selector *NamespaceSelector `json:"selector,omitempty"`
-	// templates are the templates that machines may be created from: names and IDs on Proxmox VE, names of
-	// volumes and domains on libvirt, on both tags in alphabetical order such as tags:ci-runner,released, on
-	// KubeVirt images, and namespace/name of DataSources and PersistentVolumeClaims, and names of external
-	// providers' templates.
+	// templates are the templates that machines may be created from. On Proxmox VE, these are names and IDs. On
+	// libvirt, these are names of volumes and domains. On both, tags in alphabetical order are allowed, too, such
+	// as tags:ci-runner,released. On KubeVirt, these are images, and namespace/name of DataSources and
+	// PersistentVolumeClaims. For an external provider, these are the names of its templates.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
