@@ -48,7 +48,7 @@ func Help() map[string]string {
 		"hosts.maxBootstrapAttempts":         "maxBootstrapAttempts is the number of failed first pushes to a new host after which the host has failed",
 		"hosts.maxUpdateAttempts":            "maxUpdateAttempts is the number of failed pushes of one configuration after which a host has failed",
 		"hosts.probeInterval":                "probeInterval is the interval at which the operator checks that all parts on a host are unchanged. 0 disables these checks",
-		"hosts.pushes":                       "pushes is the maximum number of hosts to which the operator pushes, or which it probes, at a time",
+		"hosts.pushes":                       "pushes is the maximum number of hosts that the operator pushes to or checks at a time",
 		"hosts.retryBase":                    "retryBase is the delay after the first failure",
 		"hosts.retryCap":                     "retryCap is the maximum delay between two attempts",
 		"hosts.scriptTimeout":                "scriptTimeout is the timeout of one script on a host",
