@@ -221,6 +221,19 @@ func TestPausedPoolDoesNotChange(t *testing.T) {
 	w.requireClaims(1, 0)
 }
 
+// A pool that may not have another machine for a queued job says so.
+func TestReachedMaximumIsReported(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MaxReplicas = 1 })
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+	w.setClaimStatus(&w.requireClaims(1, 0)[0], setBusy)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(1, 0)
+	w.requireCondition("Scaling", metav1.ConditionTrue, "AtMaximum", "scaling.maxReplicas is 1")
+}
+
 func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 
@@ -263,6 +276,11 @@ func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	claims := w.requireClaims(2, 0)
 	w.requireCondition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
+	recorded := formatEvents(w.recorder)
+	if !strings.Contains(recorded, "Warning QuotaExceeded ") || !strings.Contains(recorded, "exceeded quota: few") {
+		t.Errorf("no warning of the quota: %s", recorded)
+	}
+
 	if result.RequeueAfter != 30*time.Second {
 		t.Errorf("requeued after %s, want 30s", result.RequeueAfter)
 	}
@@ -281,6 +299,10 @@ func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	w.reconcileAfter(3 * time.Second)
 	w.requireClaims(2, 0)
 	w.requireCondition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+
+	if recorded := formatEvents(w.recorder); strings.Contains(recorded, "QuotaExceeded") {
+		t.Errorf("the warning is repeated: %s", recorded)
+	}
 
 	deleteObject(t, quota)
 	w.reconcileAfter(30 * time.Second)

@@ -84,8 +84,8 @@ func (s *scope) dropUnavailableImages(decision *demand.Decision) string {
 	return message
 }
 
-// reportDecision emits an event if machines are created or activated, and returns the result of the
-// step. Causes that a person must fix take precedence.
+// reportDecision emits an event if machines are created or activated, or if a quota begins to prevent that, and returns
+// the result of the step. Causes that a person must fix take precedence.
 func (s *scope) reportDecision(
 	ctx context.Context, decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error,
 ) step.Result {
@@ -97,7 +97,13 @@ func (s *scope) reportDecision(
 	case scheduleErr != nil:
 		return step.Stall("ScheduleInvalid", scheduleErr.Error())
 	case quotaMessage != "":
-		return step.Wait(s.requeueAfter, errclass.ReasonQuotaExceeded, quotaMessage)
+		const reason = errclass.ReasonQuotaExceeded
+
+		step.OnTransition(ctx, func() {
+			s.Recorder.Eventf(newEventSubject(s.pool), nil, corev1.EventTypeWarning, reason, "Scale", "%s", quotaMessage)
+		})
+
+		return step.Wait(s.requeueAfter, reason, quotaMessage)
 	case imageMessage != "":
 		return step.Wait(s.requeueAfter, "TemplateNotReady", imageMessage)
 	case s.pool.Status.FailedClaims >= failingThreshold:
