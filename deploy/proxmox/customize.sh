@@ -97,4 +97,7 @@ rm -f /etc/ssh/ssh_host_* /var/lib/dbus/machine-id /var/lib/systemd/random-seed
 rm -f /etc/netplan/50-cloud-init.yaml /etc/udev/rules.d/70-persistent-net.rules
 cloud-init clean --logs
 : >/etc/machine-id
+# The files of other logs stay, because some programs write only to existing files.
+rm -rf /var/log/journal/*
+find /var/log -type f -exec truncate -s 0 {} +
 rm -rf "$setup"

@@ -31,12 +31,12 @@ func TestCustomizePreparesTheImage(t *testing.T) {
 
 	removed := []string{
 		"/etc/ssh/ssh_host_rsa_key", "/var/lib/dbus/machine-id", "/var/lib/systemd/random-seed", "/var/lib/apt/lists/list",
-		"/etc/netplan/50-cloud-init.yaml", "/etc/udev/rules.d/70-persistent-net.rules",
+		"/etc/netplan/50-cloud-init.yaml", "/etc/udev/rules.d/70-persistent-net.rules", "/var/log/journal/0123/system.journal",
 	}
 
 	files := map[string]string{
 		"/etc/machine-id": "0123", "/opt/hyperfleet-setup/bootstrap-service": "#!/bin/sh\n",
-		"/opt/hyperfleet-setup/packages": "git\ndocker.io\n", "/etc/systemd/system/x": "",
+		"/opt/hyperfleet-setup/packages": "git\ndocker.io\n", "/etc/systemd/system/x": "", "/var/log/apt/history.log": "x",
 	}
 	for _, name := range removed {
 		files[name] = "x"
@@ -86,8 +86,10 @@ func TestCustomizePreparesTheImage(t *testing.T) {
 		}
 	}
 
-	if got := readFile(t, root+"/etc/machine-id"); got != "" {
-		t.Errorf("machine-id is %q", got)
+	for _, name := range []string{"/etc/machine-id", "/var/log/apt/history.log"} {
+		if got := readFile(t, root+name); got != "" {
+			t.Errorf("%s is %q", name, got)
+		}
 	}
 
 	if got := readFile(t, root+"/etc/cloud/cloud.cfg.d/90-hyperfleet.cfg"); got != "datasource_list: [NoCloud, ConfigDrive]\n" {

@@ -66,10 +66,14 @@ func TestTemplateFiles(t *testing.T) {
 	}
 }
 
-// fakeTools replaces the programs of a node. Each logs its arguments, and qm knows no VM.
+// fakeTools replaces the programs of a node. Each logs its arguments, and qm knows no VM. virt-customize also logs the files
+// that it copies into the image, which have the text of their source.
 const fakeTools = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 if [ "${0##*/} $1" = "qm status" ]; then exit 2; fi
+if [ "${0##*/}" = virt-customize ]; then
+	for file in "${4%:*}"/*; do echo "copied ${file##*/}:" $(cat "$file") >>"$CALLS"; done
+fi
 `
 
 // runScript runs the script on a simulated node without VMs, and returns the calls of the programs, the output and
@@ -87,7 +91,7 @@ func runScript(t *testing.T, args ...string) ([]string, string, error) {
 	}
 
 	for _, name := range []string{"debian-12-generic-amd64.qcow2", "service", "agent", "runner"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,6 +142,14 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 		return strings.HasPrefix(call, "virt-customize -a ") && strings.HasSuffix(call, "/hyperfleet-setup:/opt --run "+absolutePath(t, customize))
 	}) {
 		t.Errorf("the image is not customized: %q", calls)
+	}
+
+	for _, want := range []string{
+		"copied bootstrap-service: service", "copied spire-agent: agent", "copied actions-runner.tar.gz: runner", "copied packages: git jq",
+	} {
+		if !slices.Contains(calls, want) {
+			t.Errorf("%q is not in the calls %q", want, calls)
+		}
 	}
 
 	base := readGuideCommands(t, "## Create the template with Packer\n")
