@@ -335,7 +335,7 @@ func (a *Area) newRoutes(
 		mux.Handle(shell.Prefix, shells.Routes())
 	}
 
-	mux.Handle(vmspec.ProgramPattern, vmspec.NewProgramHandler(a.Settings.BootstrapServices))
+	vmspec.HandlePrograms(mux, a.Settings.BootstrapServices)
 
 	return mux
 }

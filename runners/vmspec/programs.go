@@ -16,20 +16,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// ProgramPattern is the route of Programs.
-const ProgramPattern = "GET /bootstrap/{arch}"
-
-// NewProgramHandler serves the bootstrap service for each architecture, as named by `uname -m`. The route
-// needs no authentication, because the program holds no secret. Machines verify the download with the
-// checksum in their user data.
-func NewProgramHandler(programs map[string]Program) http.Handler {
+// HandlePrograms adds the routes of the bootstrap service to mux. Machines with bootstrap.delivery download get it at
+// /bootstrap/ARCH, with the name of the architecture that `uname -m` prints, and verify it with the checksum in their user
+// data. User data of users gets it under the name of the file in a release, as document 000 does. The routes need no
+// authentication, because the program holds no secret.
+func HandlePrograms(mux *http.ServeMux, programs map[string]Program) {
 	byUname := make(map[string]Program, len(programs))
 	for arch, program := range programs {
 		byUname[toUname(arch)] = program
 	}
 
+	mux.Handle("GET /bootstrap/{arch}", newProgramHandler(byUname, func(r *http.Request) string { return r.PathValue("arch") }))
+
+	for file, arch := range map[string]string{"bootstrap-service-linux-amd64": "x64", "bootstrap-service-linux-arm64": "arm64"} {
+		mux.Handle("GET /"+file, newProgramHandler(programs, func(*http.Request) string { return arch }))
+	}
+}
+
+// newProgramHandler serves the program of the architecture that a request names.
+func newProgramHandler(programs map[string]Program, findArch func(*http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		program, ok := byUname[r.PathValue("arch")]
+		program, ok := programs[findArch(r)]
 		if !ok {
 			http.Error(w, "no bootstrap service for this architecture", http.StatusNotFound)
 

@@ -223,21 +223,25 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// The program that machines download has the checksum in their user data.
+// The program that machines download has the checksum in their user data. User data of users finds it under the name of
+// the file in a release.
 func TestProgramsAreServedByArchitecture(t *testing.T) {
 	t.Parallel()
 
 	sum := sha256.Sum256([]byte("the program"))
 	handler := http.NewServeMux()
-	handler.Handle(vmspec.ProgramPattern, vmspec.NewProgramHandler(map[string]vmspec.Program{
+	vmspec.HandlePrograms(handler, map[string]vmspec.Program{
 		"x64": {Content: strings.NewReader("the program"), Size: 11, SHA256: hex.EncodeToString(sum[:])},
-	}))
+	})
 
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 
-	for arch, want := range map[string]int{"x86_64": http.StatusOK, "aarch64": http.StatusNotFound} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/bootstrap/"+arch, http.NoBody)
+	for path, want := range map[string]int{
+		"/bootstrap/x86_64": http.StatusOK, "/bootstrap/aarch64": http.StatusNotFound,
+		"/bootstrap-service-linux-amd64": http.StatusOK, "/bootstrap-service-linux-arm64": http.StatusNotFound,
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +255,7 @@ func TestProgramsAreServedByArchitecture(t *testing.T) {
 		_ = response.Body.Close()
 
 		if err != nil || response.StatusCode != want || (want == http.StatusOK && string(body) != "the program") {
-			t.Errorf("%s: status %d, body %q, error %v", arch, response.StatusCode, body, err)
+			t.Errorf("%s: status %d, body %q, error %v", path, response.StatusCode, body, err)
 		}
 	}
 }
