@@ -13,11 +13,15 @@ import (
 	"testing"
 )
 
-// lastProperty is the number of the last property in the requirements document.
-const lastProperty = 27
+const (
+	// lastProperty is the number of the last property in the requirements document.
+	lastProperty = 27
+	// minRuns is the number of runs that the document requires of the test of each property.
+	minRuns = 100
+)
 
-// TestPropertiesAreTested checks that every property is in the table, with its title, and that its tests exist and
-// have its tag.
+// TestPropertiesAreTested checks that every property is in the table, with its title, and that its tests exist, have its tag,
+// and have enough runs.
 func TestPropertiesAreTested(t *testing.T) {
 	t.Parallel()
 
@@ -49,6 +53,10 @@ func TestPropertiesAreTested(t *testing.T) {
 			if err != nil || test[1] != test[3] || !hasTag(string(source), number, title, test[1]) {
 				t.Errorf("property %s: there is no %s in %s with the tag %q", number, test[1], test[2], formatTag(number, title))
 			}
+
+			for _, runs := range findFewRuns(string(source)) {
+				t.Errorf("property %s: %s has a property with %s runs, want at least %d", number, test[2], runs, minRuns)
+			}
 		}
 	}
 
@@ -74,4 +82,37 @@ func hasTag(source, number, title, test string) bool {
 	}
 
 	return false
+}
+
+// findFewRuns returns the numbers of runs in a file (property.Options) that are lower than minRuns. A number is a literal
+// or a constant of the file.
+func findFewRuns(source string) []string {
+	var few []string
+
+	for _, found := range regexp.MustCompile(`\bRuns(?::| =) *(\w+)`).FindAllStringSubmatch(source, -1) {
+		value := found[1]
+		if constant := regexp.MustCompile(`\b` + value + ` += (\d+)`).FindStringSubmatch(source); constant != nil {
+			value = constant[1]
+		}
+
+		if runs, err := strconv.Atoi(value); err != nil || runs < minRuns {
+			few = append(few, found[1])
+		}
+	}
+
+	return few
+}
+
+func TestFewRunsAreFound(t *testing.T) {
+	t.Parallel()
+
+	for source, want := range map[string]int{
+		"property.Options{Brief: 5}": 0, "property.Options{Runs: 100}": 0, "property.Options{Brief: 5, Runs: 99}": 1, "o.Runs = 40": 1,
+		"const runs = 200\nproperty.Options{Runs: runs}": 0, "const runs = 20\nproperty.Options{Runs: runs}": 1,
+		"property.Options{Runs: count()}": 1,
+	} {
+		if got := findFewRuns(source); len(got) != want {
+			t.Errorf("%s: %v, want %d", source, got, want)
+		}
+	}
 }
