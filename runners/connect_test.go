@@ -347,6 +347,8 @@ func TestOutcomeOfErrors(t *testing.T) {
 		"forge limits the rate":        {&workload.Error{Kind: workload.RateLimited, Reason: "RateLimited", Message: "later"}, "waiting RateLimited: later"},
 		"forge rejects":                {&workload.Error{Kind: workload.Rejected, Reason: "Forbidden", Message: "permit it"}, "stalled Forbidden: permit it"},
 		"configuration":                {errclass.New(errclass.Configuration, "SecretNotFound", "no secret"), "stalled SecretNotFound: no secret"},
+		"permanent":                    {errclass.New(errclass.Permanent, "Gone", "it is gone"), "stalled Gone: it is gone"},
+		"resource":                     {errclass.New(errclass.Resource, "StorageFull", "no room"), "waiting StorageFull: no room"},
 		"any other error is retried":   {errors.New("connection refused"), "failed Fallback: connection refused"},
 	}
 	for name, tc := range cases {

@@ -264,6 +264,10 @@ func TestConfiguration(t *testing.T) {
 		t.Errorf("net0 is %s, MAC %s", net, made.MAC)
 	}
 
+	if made.Name != "claim-1" {
+		t.Errorf("the machine's name is %q", made.Name)
+	}
+
 	if disk := vm.Config["scsi0"]; !strings.Contains(disk, "size=30G") {
 		t.Errorf("scsi0 is %s", disk)
 	}

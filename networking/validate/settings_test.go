@@ -5,14 +5,17 @@ package validate
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // The settings decide which checks run, with which timeout, and for which domain.
@@ -62,6 +65,44 @@ func TestChecksOfSettings(t *testing.T) {
 	}}
 	if got := ended.runWithTimeout(t.Context(), vm); got.check != "x" {
 		t.Errorf("%+v", got)
+	}
+
+	checkTimeoutOfLookUps(t)
+}
+
+// checkTimeoutOfLookUps checks that a look-up whose timeout is over asks no other name server.
+func checkTimeoutOfLookUps(t *testing.T) {
+	t.Helper()
+
+	silent, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	must.Do(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+
+	var queries atomic.Int64
+
+	go func() {
+		for {
+			if _, _, err := silent.ReadFrom(make([]byte, 1<<10)); err != nil {
+				return
+			}
+
+			queries.Add(1)
+		}
+	}()
+
+	_, port, _ := net.SplitHostPort(silent.LocalAddr().String())
+	settings := &v1alpha1.HypervisorDNS{
+		Servers: []string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}, Validation: &v1alpha1.DNSValidation{ValidateReverse: true},
+	}
+
+	for _, lookUp := range newDNSChecks(settings, domain, ports{dns: port}) {
+		lookUp.timeout = 10 * time.Millisecond
+		before := queries.Load()
+
+		got := lookUp.runWithTimeout(t.Context(), target{"vm1." + domain, netip.MustParseAddr("127.0.0.1")})
+		if sent := queries.Load() - before; got.reason == "" || sent > 1 {
+			t.Errorf("%s with a silent name server: %+v, %d queries", lookUp.name, got, sent)
+		}
 	}
 }
 

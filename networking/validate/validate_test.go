@@ -407,6 +407,11 @@ func TestAMachineIsValidated(t *testing.T) {
 	s.waitForCondition(claim, metav1.ConditionFalse, ReasonForwardMismatch)
 	s.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.1")
 	s.waitForCondition(claim, metav1.ConditionFalse, ReasonReverseFailed)
+
+	if claim.Status.Phase != v1alpha1.MachineClaimReady || !claim.DeletionTimestamp.IsZero() {
+		t.Errorf("after failed checks: phase %s, deleted at %s", claim.Status.Phase, claim.DeletionTimestamp)
+	}
+
 	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
 
 	if got := s.waitForCondition(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -17,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// Each part of the life of a machine has its phase in the status that the API server has. The status also names the
-// machine.
+// Each part of the life of a machine has its phase in the status that the API server has, also if the validation of its
+// network has failed. The status also names the machine.
 func TestPhasesOfClaims(t *testing.T) {
 	t.Parallel()
 
@@ -33,6 +35,10 @@ func TestPhasesOfClaims(t *testing.T) {
 	if _, err := net.ParseMAC(mac); err != nil || !strings.Contains(strings.ToLower(config), strings.ToLower(mac)) {
 		t.Errorf("the MAC address %q is not that of %q: %v", mac, config, err)
 	}
+
+	meta.SetStatusCondition(&h.scope.claim.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionNetworkValidated, Status: metav1.ConditionFalse, Reason: "PingFailed",
+	})
 
 	drain := func(ctx context.Context, s *scope) step.Result {
 		s.claim.Spec.Standby = false
@@ -63,6 +69,11 @@ func TestPhasesOfClaims(t *testing.T) {
 			s.recordStopped(ctx, guest.ReasonJobDone)
 
 			return step.Done()
+		}},
+		{v1alpha1.MachineClaimPending, func(ctx context.Context, s *scope) step.Result {
+			s.claim.Status.Phase = "" // as that of a new claim
+
+			return resolve(ctx, s)
 		}},
 	} {
 		list := []step.Step[*scope]{{Condition: v1alpha1.ConditionProvisioned, Run: row.run}}

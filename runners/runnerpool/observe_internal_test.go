@@ -375,8 +375,11 @@ func TestHashOf(t *testing.T) {
 		"its status":    {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Status.ObservedGeneration = 7 }, true},
 		"webhooks":      {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Webhook = nil }, true},
 		"its resources": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Spec.Resources.CPU = 4 }, false},
-		"the workload":  {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Type = v1alpha1.WorkloadGeneric }, false},
-		"another name":  {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Name = "other" }, false},
+		"the VM that is cloned": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) {
+			t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: new(int32(9001))}
+		}, false},
+		"the workload": {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Type = v1alpha1.WorkloadGeneric }, false},
+		"another name": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Name = "other" }, false},
 	} {
 		if got := hash(test.change) == same; got != test.same {
 			t.Errorf("%s changed: the hash is the same: %t", name, got)
