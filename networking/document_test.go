@@ -4,6 +4,7 @@
 package networking_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +87,29 @@ func TestPoolTurnsToDHCP(t *testing.T) {
 
 	if static != 1 || dhcp != 1 {
 		t.Errorf("%d machines have static addresses, and %d use DHCP", static, dhcp)
+	}
+}
+
+// With no more replicas than addresses, the pool is no longer exhausted. The machines with addresses stay.
+func TestFewerReplicasEndExhaustion(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	pool := w.newNodePool("lowered", 3, "10.0.0.10-10.0.0.11")
+	w.createPool(pool)
+	w.waitUntil("all addresses are in use", func() bool { return w.countAllocated() == 2 })
+	w.waitForCondition(pool, v1alpha1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
+
+	before := w.getRecordedAddresses()
+
+	patchObject(w, pool, func(p *v1alpha1.KubevirtNodePool) { p.Spec.Replicas = 2 })
+	w.waitForCondition(pool, v1alpha1.ConditionIPPoolExhausted, "False AddressesLeft")
+	w.waitUntil("two machines are left", func() bool { return len(w.listMachines()) == 2 })
+
+	for uid, addresses := range w.getRecordedAddresses() {
+		if len(addresses) == 0 || !slices.Equal(addresses, before[uid]) {
+			t.Errorf("a machine that is left has %v, and had %v", addresses, before[uid])
+		}
 	}
 }
 

@@ -50,6 +50,8 @@ type machineFixture struct {
 	logLines []string
 	// addressesAtCreate are the recorded addresses of the machine when its VirtualMachine was created.
 	addressesAtCreate []string
+	// machineLists is how often the machine controller has listed machines.
+	machineLists int
 }
 
 func newMachineFixture(t *testing.T) *machineFixture {
@@ -77,7 +79,15 @@ func (w *machineFixture) startReconcilers() {
 
 		return err
 	}
+	countLists := func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, machines := list.(*v1alpha1.KubevirtMachineList); machines {
+			w.machineLists++
+		}
+
+		return c.List(ctx, list, opts...)
+	}
 	c := interceptor.NewClient(plain, interceptor.Funcs{
+		List: countLists,
 		// After a lost response, the cache does not have the write yet.
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			if w.lostResponse == "create" && obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
@@ -119,7 +129,8 @@ func (w *machineFixture) startReconcilers() {
 	w.must(w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil))
 
 	w.controller = &machine.Reconciler{
-		Client: c, Live: plain, Runner: &step.Reconciler{Client: c, Controller: "kubevirtmachine"},
+		Client: c, Live: interceptor.NewClient(plain, interceptor.Funcs{List: countLists}),
+		Runner:   &step.Reconciler{Client: c, Controller: "kubevirtmachine"},
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 }
@@ -200,7 +211,8 @@ func (w *machineFixture) setFinalizers(name string, is ...string) {
 }
 
 // A machine's addresses are recorded before its VirtualMachine is created. No other machine gets them until
-// the API server has neither the VirtualMachine nor its instance.
+// the API server has neither the VirtualMachine nor its instance. The controller finds free addresses without a list
+// of all machines.
 func TestMachineLifecycle(t *testing.T) {
 	w := newMachineFixture(t)
 	w.createMachine("a")
@@ -253,6 +265,10 @@ func TestMachineLifecycle(t *testing.T) {
 
 	w.reconcileMachine("c")
 	w.requireCondition("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+
+	if w.machineLists > 0 {
+		t.Errorf("the controller has listed machines %d times", w.machineLists)
+	}
 }
 
 // If the Kubernetes node of a machine is drained, and KubeVirt leaves it to others to move the machine, the condition

@@ -451,7 +451,7 @@ func TestOverlappingPools(t *testing.T) {
 	w.createPool(second)
 	w.createPool(elsewhere)
 	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
-	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, w.namespace+"/first")
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "pool "+w.namespace+"/second overlaps pool "+w.namespace+"/first")
 	w.waitForCondition(elsewhere, infrav1.ConditionValidNetworkConfig, "True")
 
 	w.restart() // the older pool wins again

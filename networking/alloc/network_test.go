@@ -149,6 +149,16 @@ func TestFirstFreeAddress(t *testing.T) {
 	}
 }
 
+// A pool of more than a thousand addresses allocates all of them.
+func TestLargePool(t *testing.T) {
+	t.Parallel()
+
+	n := newNetwork(t, newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/20"}}))
+	if got := listNextAddresses(t, n, "p", 5000); len(got) != 4094 || got[4093] != "10.0.15.254/20" {
+		t.Errorf("%d addresses were allocated, the last of them %q", len(got), got[max(0, len(got)-1):])
+	}
+}
+
 func TestExhaustedPoolAllocatesNothing(t *testing.T) {
 	t.Parallel()
 

@@ -123,6 +123,12 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 	requireEqual(t, "owner", vm.OwnerReferences[0].UID, machine.UID)
 	requireEqual(t, "label of the instance", vm.Spec.Template.ObjectMeta.Labels[v1alpha1.LabelMachine], machine.Name)
 	requireEqual(t, "label of the pool", vm.Labels[v1alpha1.LabelNodePool], "workers")
+	requireEqual(t, "eviction", *spec.EvictionStrategy, virtv1.EvictionStrategyLiveMigrateIfPossible)
+
+	config := machine.Spec.BootstrapNetworkConfig
+	requireEqual(t, "network of the addresses", config.NetworkName, nic.Name)
+	requireEqual(t, "addresses", config.Subnets, []v1alpha1.AddressRange{"192.168.1.10-192.168.1.50", "fd00::10-fd00::50"})
+	requireEqual(t, "excluded addresses", config.ExcludedAddresses, []v1alpha1.AddressRange{"192.168.1.10/32"})
 
 	if network, err := kubevirt.NetworkKey(machine); err != nil || network != "ci/machines" {
 		t.Errorf("network %q, error %v", network, err)

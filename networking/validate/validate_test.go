@@ -163,6 +163,11 @@ func TestPing(t *testing.T) {
 	if err := ping(ctx, netip.MustParseAddr("127.0.0.1")); err == nil {
 		t.Error("a reply after the timeout counts")
 	}
+
+	test := newNetworkChecks(&v1alpha1.NetworkValidation{PingTest: true}, ports{})[0]
+	if got := test.runWithTimeout(ctx, target{addr: netip.MustParseAddr("127.0.0.1")}); got.reason != ReasonPingFailed || got.didNotRun {
+		t.Errorf("the check of a machine that does not reply is %+v", got)
+	}
 }
 
 func TestLookUps(t *testing.T) {

@@ -21,12 +21,14 @@ spec:
   additionalNetworks: [{name: machines}]
   bootstrapNetworkConfig: {addresses: [192.168.1.10-192.168.1.50], gateway: [192.168.1.1]}
 `
-	baseMachine = `
+	baseDHCPMachine = `
 apiVersion: infrastructure.hyperfleet.io/v1alpha1
 kind: KubevirtMachine
 metadata: {name: base, namespace: default}
 spec:
   virtualMachineTemplate: {spec: {template: {spec: {domain: {devices: {}}}}}}
+`
+	baseMachine = baseDHCPMachine + `
   bootstrapNetworkConfig: {networkName: iface1_default-machines, subnets: [192.168.1.0/24]}
 `
 	baseMachineTemplate = `
@@ -172,6 +174,10 @@ func listKubevirtUpdates() []update {
 		{"machine with other addresses", baseMachine, change{config + ".subnets": list{"192.168.2.0/24"}}, fixed},
 		{"machine on another network", baseMachine, change{config + ".networkName": "iface2_default-other"}, fixed},
 		{"machine without addresses", baseMachine, change{config: removed{}}, fixed},
+		{
+			"machine with DHCP gets addresses", baseDHCPMachine,
+			change{config: anyMap{"networkName": "iface1_default-machines", "subnets": list{"192.168.1.0/24"}}}, fixed,
+		},
 		{"machine with a label", baseMachine, change{"metadata.labels": anyMap{"a": "b"}}, ""},
 		{"template with other addresses", baseMachineTemplate, change{template + ".subnets": list{"192.168.2.0/24"}}, fixed},
 		{"template with an exclusion", baseMachineTemplate, change{template + ".excludedAddresses": list{"192.168.1.7/32"}}, fixed},
