@@ -5,6 +5,8 @@ package hosts_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
@@ -43,6 +46,58 @@ func TestHashIsComputedOnce(t *testing.T) { //nolint:paralleltest // it counts t
 	} {
 		if allocations := testing.AllocsPerRun(100, func() { kind.Hash() }); kind.Hash() == "" || allocations > 0 {
 			t.Errorf("%s: each call of Hash, which returns %q, allocates %.0f times", name, kind.Hash(), allocations)
+		}
+	}
+}
+
+// The hash of Macs, which decides whether they get a push, changes with each setting and each program of the operator's
+// configuration that they get, except for Tart.
+func TestSettingsOfMacsAreInTheHash(t *testing.T) {
+	t.Parallel()
+
+	folder := t.TempDir()
+	file := func(text string) string {
+		path := filepath.Join(folder, text)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		return path
+	}
+	hash := func(change func(*config.MacHosts)) string {
+		settings := config.MacHosts{
+			TartKubeletFile: file("kubelet"), TartFile: file("tart"), NodeExporterFile: file("exporter"), MaxPods: 2,
+			VMEgressCIDR: "10.32.0.0/16", VMDNSIP: "10.96.0.10", PrivateNetworkCIDR: "172.16.16.0/22",
+			Tailnet: config.Tailnet{Enabled: true, CLIFile: file("tailscale"), DaemonFile: file("tailscaled"), Tags: []string{"tag:host"}},
+		}
+		change(&settings)
+
+		fleet, err := mac.Load(settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return mac.New(mac.Options{Fleet: fleet}).Hash()
+	}
+	before := hash(func(*config.MacHosts) {})
+
+	for name, change := range map[string]func(*config.MacHosts){
+		"kubelet":            func(s *config.MacHosts) { s.TartKubeletFile = file("kubelet-2") },
+		"Tart":               func(s *config.MacHosts) { s.TartFile = file("tart-2") },
+		"node_exporter":      func(s *config.MacHosts) { s.NodeExporterFile = file("exporter-2") },
+		"tailscale":          func(s *config.MacHosts) { s.Tailnet.CLIFile = file("tailscale-2") },
+		"tailscaled":         func(s *config.MacHosts) { s.Tailnet.DaemonFile = file("tailscaled-2") },
+		"maxPods":            func(s *config.MacHosts) { s.MaxPods = 1 },
+		"nodeLabels":         func(s *config.MacHosts) { s.NodeLabels = map[string]string{"zone": "a"} },
+		"vmEgressCIDR":       func(s *config.MacHosts) { s.VMEgressCIDR = "10.64.0.0/16" },
+		"vmDNSIP":            func(s *config.MacHosts) { s.VMDNSIP = "10.96.0.11" },
+		"privateNetworkCIDR": func(s *config.MacHosts) { s.PrivateNetworkCIDR = "172.16.32.0/22" },
+		"tailnet":            func(s *config.MacHosts) { s.Tailnet.Enabled = false },
+		"tags":               func(s *config.MacHosts) { s.Tailnet.Tags = []string{"tag:mac"} },
+		"acceptRoutes":       func(s *config.MacHosts) { s.Tailnet.AcceptRoutes = true },
+	} {
+		if isSame := hash(change) == before; isSame != (name == "Tart") {
+			t.Errorf("another %s: the hash is the same: %v", name, isSame)
 		}
 	}
 }

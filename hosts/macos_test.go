@@ -273,7 +273,14 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 		t.Errorf("%d updates at a time; %v", m.maxUpdating, m.problems)
 	}
 
+	programs, err := mac.Load(m.cfg.Mac)
+	m.must(err)
+
 	for name, box := range m.boxes {
+		if got, want := m.getMac(name).Status.TartKubeletBinarySHA, programs.TartKubeletBinary.SHA256(); got != want {
+			t.Errorf("the status of %s has the kubelet's digest %q, want %q", name, got, want)
+		}
+
 		node := env.GetNode(t, name)
 		if _, marked := node.Annotations[infrav1.AnnotationCordonedForUpdate]; node.Spec.Unschedulable != (name == cordoned) || marked {
 			t.Errorf("node %s: cordoned %t, %v", name, node.Spec.Unschedulable, node.Annotations)

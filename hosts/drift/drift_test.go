@@ -116,10 +116,16 @@ func TestHostConfigDrift(t *testing.T) {
 				t.Errorf("waits for %s, want %s", got.RetryTime.Sub(now()), tc.until)
 			}
 
-			// With the hash recorded after the push, the host has converged.
+			// With the result of the push recorded, the host has converged.
 			if got.Action == drift.Update {
-				stamped := status{Bootstrapped: true, HostConfigHash: tc.desired}
-				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, newPolicy(), now()); again.Action != drift.Nothing {
+				pushed := *tc.host.DeepCopy()
+				if tc.clears {
+					pushed.FailureReason = ""
+				}
+
+				drift.ApplyResult(&pushed, drift.Outcome{Action: got.Action, Hash: tc.desired, Time: now()}, newPolicy())
+
+				if again := drift.Decide(&pushed, drift.Desired{Hash: tc.desired}, newPolicy(), now()); again.Action != drift.Nothing {
 					t.Errorf("the host drifts a second time: %+v", again)
 				}
 			}
