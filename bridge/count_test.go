@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,6 +31,8 @@ type counts struct {
 	unselected []string
 	// listed is the number of list requests that reached the API server.
 	listed int
+	// registry has the metrics of the area.
+	registry *prometheus.Registry
 }
 
 // bridgeCount has the reconciles of a bridge. Each reconcile begins with a get of the bridge. Reconciles of a
@@ -44,7 +47,9 @@ type bridgeCount struct {
 	isIdle  bool
 }
 
-func newCounts() *counts { return &counts{bridges: map[types.NamespacedName]*bridgeCount{}} }
+func newCounts() *counts {
+	return &counts{bridges: map[types.NamespacedName]*bridgeCount{}, registry: prometheus.NewRegistry()}
+}
 
 // bridge returns the counts of a bridge. The caller holds the lock.
 func (c *counts) bridge(key types.NamespacedName) *bridgeCount {

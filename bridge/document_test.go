@@ -15,11 +15,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/dpfhcpbridge"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 // Names that users see are those of document 004. The other tests name them by constants.
@@ -157,6 +161,22 @@ func (p bridgesInPhases) List(_ context.Context, list client.ObjectList, _ ...cl
 	}
 
 	return nil
+}
+
+// The registry of the operator has the durations of the steps of a bridge's reconciles.
+func TestBridgeReconcilesAreMeasured(t *testing.T) { //nolint:paralleltest // reading the metrics lists all bridges, which counts.check reports
+	must.Do(t, crds.Install(t.Context(), env.Config))
+
+	registry := runAreaAlone(t, clock.RealClock{})
+	w := newIsolatedFixture(t)
+	b := w.newBridge("measured")
+	w.create(b)
+	w.waitForCondition(b, v1alpha1.ConditionDPUClusterValid, "False NotFound", "")
+
+	const labels = `step="DPUClusterValid"`
+	if scrape.SumOf(t, registry, "hyperfleet_step_duration_seconds_count", labels) == 0 {
+		t.Errorf("the metrics have no steps with %s", labels)
+	}
 }
 
 func TestBridgeMetrics(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -225,7 +224,7 @@ func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan er
 	}
 
 	area := &bridge.Area{
-		Config: areaConfig(), Registry: prometheus.NewRegistry(), Clock: clk, Log: slog.New(slog.DiscardHandler),
+		Config: areaConfig(), Registry: count.registry, Clock: clk, Log: slog.New(slog.DiscardHandler),
 		RegistryTransport: served.Client().Transport,
 	}
 	if err := area.Setup(ctx, mgr); err != nil {

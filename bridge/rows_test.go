@@ -126,6 +126,13 @@ func dpuClusterRows() []row {
 			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&v1alpha1.DPFHCPBridge{}, w.namespace, "a") },
 		},
 		{
+			name: "DPUCluster is not ready yet",
+			breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.setDPUClusterStatus(anyMap{"phase": "Pending"})
+			},
+			condition: condition, want: "False NotReady", message: "is in phase Pending", phase: v1alpha1.PhasePending, fix: ready,
+		},
+		{
 			name: "DPUCluster is not ready any more", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				w.simulateReadyHyperShift(b)
 				w.waitForPhase(b, v1alpha1.PhaseReady)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,8 +26,10 @@ import (
 )
 
 // runAreaAlone runs the area with the installed CRDs for a test that simulates HyperShift, MetalLB and
-// DPF itself and does not run in parallel with other tests.
-func runAreaAlone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, *rest.Config) error) {
+// DPF itself and does not run in parallel with other tests. It returns the registry with the area's metrics.
+func runAreaAlone(
+	t *testing.T, clk clock.WithTicker, install ...func(context.Context, *rest.Config) error,
+) *prometheus.Registry {
 	t.Helper()
 
 	for _, install := range install {
@@ -71,6 +74,8 @@ func runAreaAlone(t *testing.T, clk clock.WithTicker, install ...func(context.Co
 			t.Error(err)
 		}
 	})
+
+	return counts.registry
 }
 
 func hasCondition(b *v1alpha1.DPFHCPBridge, condition, want string) bool {

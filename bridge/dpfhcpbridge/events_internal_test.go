@@ -4,6 +4,7 @@
 package dpfhcpbridge
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,6 +48,32 @@ func TestEventsOfTransitions(t *testing.T) {
 
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s: events (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Policies that differ have a warning, once for each change of the bridge.
+func TestDifferentPoliciesHaveAWarning(t *testing.T) {
+	t.Parallel()
+
+	const high, single = v1alpha1.HighlyAvailable, v1alpha1.SingleReplica
+
+	for _, tc := range []struct {
+		control, infra v1alpha1.AvailabilityPolicy
+		observed       int64
+		want           bool
+	}{{high, high, 1, false}, {single, single, 1, false}, {high, single, 1, true}, {single, high, 1, true}, {high, single, 2, false}} {
+		recorder := events.NewFakeRecorder(10)
+		bridge := &v1alpha1.DPFHCPBridge{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.DPFHCPBridgeSpec{
+			ControlPlaneAvailabilityPolicy: tc.control, InfrastructureAvailabilityPolicy: tc.infra,
+		}}
+		s := &scope{Reconciler: &Reconciler{Recorder: recorder}, bridge: bridge}
+		s.recordEvents(&v1alpha1.DPFHCPBridge{Status: v1alpha1.DPFHCPBridgeStatus{ObservedGeneration: tc.observed}})
+		close(recorder.Events)
+
+		got := <-recorder.Events
+		if strings.HasPrefix(got, "Warning MismatchedAvailability ") != tc.want || !tc.want && got != "" {
+			t.Errorf("%s and %s, generation %d observed: event %q, want a warning: %v", tc.control, tc.infra, tc.observed, got, tc.want)
 		}
 	}
 }

@@ -113,6 +113,10 @@ func TestRunReportsResults(t *testing.T) {
 			second: step.FromError(errclass.Wrap(errclass.Configuration, "BadURL", errBoom), time.Minute),
 			says:   "BadURL boom", why: "Stalled", result: ctrl.Result{RequeueAfter: time.Hour},
 		},
+		"a transient error fails": {
+			second: step.FromError(errclass.Wrap(errclass.Transient, "Busy", errBoom), time.Minute), err: errBoom,
+			says: "Busy boom", why: "Reconciling",
+		},
 		"an invalid reason is replaced": {
 			second: step.Stall("no room left!", "add disks"), says: "NoRoomLeft add disks", why: "Stalled",
 			result: ctrl.Result{RequeueAfter: time.Hour},

@@ -4,6 +4,7 @@
 package contracts_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -254,9 +255,9 @@ func TestBridgeNamesAndColumns(t *testing.T) {
 	crd := readCRDs(t)["DPFHCPBridge"]
 	names := crd.Spec.Names
 
-	got := []string{crd.Spec.Group, names.Plural, strings.Join(names.ShortNames, ","), string(crd.Spec.Scope)}
+	got := []string{crd.Spec.Group, crd.Spec.Versions[0].Name, names.Plural, strings.Join(names.ShortNames, ","), string(crd.Spec.Scope)}
 
-	want := []string{"dpf.hcp.bridge.com", "dpfhcpbridges", "dpfhcp", "Namespaced"}
+	want := []string{"dpf.hcp.bridge.com", "v1alpha1", "dpfhcpbridges", "dpfhcp", "Namespaced"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -272,6 +273,20 @@ func TestBridgeNamesAndColumns(t *testing.T) {
 
 	if diff := cmp.Diff([]string{"Phase", "DPUCluster", "Ready", "Age"}, columns); diff != "" {
 		t.Errorf("columns (-want +got):\n%s", diff)
+	}
+}
+
+// A bridge has only the names of its Secrets, which are in its namespace: neither their content nor another namespace.
+func TestBridgeNamesItsSecrets(t *testing.T) {
+	t.Parallel()
+
+	spec := readCRDs(t)["DPFHCPBridge"].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+
+	for _, field := range []string{"sshKeySecretRef", "pullSecretRef"} {
+		got := slices.Sorted(maps.Keys(spec.Properties[field].Properties))
+		if !slices.Equal(got, []string{"name"}) {
+			t.Errorf("%s has the fields %v, want only name", field, got)
+		}
 	}
 }
 
