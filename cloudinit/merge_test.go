@@ -6,6 +6,7 @@ package cloudinit_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +59,23 @@ hostname: ci-abc
 `
 	if diff := cmp.Diff(want, string(out.UserData)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The settings of the host name in the user data of document 000 stay as the user wrote them.
+func TestHostNameSettingsAreKept(t *testing.T) {
+	t.Parallel()
+
+	for _, managed := range []bool{true, false} {
+		in := newSampleInput()
+		in.UserData = fmt.Sprintf("#cloud-config\nhostname: {{ .Hostname }}\nfqdn: {{ .FQDN }}\n"+
+			"manage_etc_hosts: %t\npreserve_hostname: %t\n", managed, !managed)
+		out, _ := mustRender(t, in)
+
+		want := strings.NewReplacer("{{ .Hostname }}", "ci-abc", "{{ .FQDN }}", "ci-abc.hf.local").Replace(in.UserData)
+		if !strings.HasPrefix(string(out.UserData), want) {
+			t.Errorf("the user data lacks\n%s\nin\n%s", want, out.UserData)
+		}
 	}
 }
 

@@ -160,6 +160,12 @@ func TestClusterErrors(t *testing.T) {
 	kube.CheckCondition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
 	kube.CheckCondition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "Excluded", "clones failed five times")
 
+	w.fakeHypervisor.nodes[0].Online = false
+
+	if connected := w.reconcileUntilStable().Status.ConnectedNodes; connected != 1 {
+		t.Errorf("%d nodes are connected, but one of two is online", connected)
+	}
+
 	for i := range w.fakeHypervisor.nodes {
 		w.fakeHypervisor.nodes[i].Online, w.fakeHypervisor.nodes[i].OfflineReason = false, "has no quorum"
 	}

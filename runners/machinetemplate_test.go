@@ -179,6 +179,7 @@ func TestTemplateWithMissingDependencies(t *testing.T) {
 
 	w := newTemplateFixture(t, nil)
 	createSecrets(w, w.namespace)
+	env.Create(w, newCluster("0-"+w.namespace)) // another cluster, which is the first in a list and is not ready
 	w.createCluster(nil)
 
 	if template := w.reconcileUntilStable(); len(template.Status.Sources) != 2 {

@@ -47,13 +47,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 	ctx, stop := signals.NotifyContext(ctx)
 	defer stop()
-	opts := guest.Options{ConfigPath: *config, Root: *root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
-	if guest.IsRoot(*root) {
-		opts.PowerOff = guest.PowerOff
-	}
 
-	if guest.New(opts).Run(ctx).Phase == api.PhaseFailed {
+	if guest.New(newOptions(*config, *root, stdout)).Run(ctx).Phase == api.PhaseFailed {
 		return 1
 	}
 	return 0
+}
+
+// newOptions returns the options of the service. The service powers the machine off only if root is that of the machine,
+// and not a folder.
+func newOptions(config, root string, stdout io.Writer) guest.Options {
+	opts := guest.Options{ConfigPath: config, Root: root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
+	if guest.IsRoot(root) {
+		opts.PowerOff = guest.PowerOff
+	}
+	return opts
 }

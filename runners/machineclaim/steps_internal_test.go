@@ -17,6 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
 func TestAddress(t *testing.T) {
@@ -248,6 +252,59 @@ func TestTemplateAndClusterMustBeReady(t *testing.T) {
 
 	if got := checkReady(&v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}); got.IsDone() {
 		t.Error("a template without conditions counts as ready")
+	}
+}
+
+// A claim uses the template that it names and the cluster of this template. The host name has the namespace in front if
+// the operator is configured so.
+func TestObjectsAndNamesOfAClaim(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	newTemplate := func(name, cluster string) *v1alpha1.HypervisorMachineTemplate {
+		out := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: name}}
+		out.Spec.HypervisorClusterRef.Name = cluster
+
+		return out
+	}
+	newCluster := func(name string) *v1alpha1.HypervisorCluster {
+		return &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: v1alpha1.ProviderProxmox, DNS: &v1alpha1.HypervisorDNS{Domain: name + ".example"},
+		}}
+	}
+	clusters := &connect.Clusters{Secrets: &connect.Secrets{}, Factories: map[string]hypervisor.Factory{
+		v1alpha1.ProviderProxmox: func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
+			return connectProvider(t, pvetest.New(t, pve.DefaultModel())), nil
+		},
+	}}
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		newTemplate("a", "a"), newTemplate("small", "lab"), newCluster("a"), newCluster("lab"),
+	).Build()
+
+	for _, name := range []string{"a", "lab"} {
+		if _, err := clusters.Ensure(t.Context(), newCluster(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for hasNamespace, want := range map[bool]string{false: "a-1.lab.example", true: "ci-a-1.lab.example"} {
+		s := &scope{
+			Reconciler: &Reconciler{Client: reader, Clusters: clusters, Settings: vmspec.Settings{NamespaceInHostname: hasNamespace}},
+			claim:      &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a-1"}},
+		}
+		s.claim.Spec.TemplateRef.Name = "small"
+
+		if result := s.load(t.Context()); !result.IsDone() {
+			t.Fatal(result)
+		}
+
+		if s.template.Name != "small" || s.cluster.Name != "lab" || s.names.FQDN != want {
+			t.Errorf("template %s, cluster %s, FQDN %s, want %s", s.template.Name, s.cluster.Name, s.names.FQDN, want)
+		}
 	}
 }
 

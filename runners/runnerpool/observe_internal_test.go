@@ -271,8 +271,32 @@ func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 		t.Errorf("labels %v, annotations %v", claim.Labels, claim.Annotations)
 	}
 
-	if claim.Labels[v1alpha1.LabelRunnerPool] != "linux" || claim.Labels[v1alpha1.LabelTemplate] != "small" {
+	if claim.Labels[v1alpha1.LabelRunnerPool] != "linux" || claim.Labels["hyperfleet.io/template"] != "small" {
 		t.Errorf("the operator's labels were removed: %v", claim.Labels)
+	}
+}
+
+// A pool's claim has the pool's workload and limits, and names the pool and the template.
+func TestNewClaimHasTheSpecOfThePool(t *testing.T) {
+	t.Parallel()
+
+	limit := func(minutes time.Duration) *metav1.Duration { return &metav1.Duration{Duration: minutes * time.Minute} }
+	pool := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux"}}
+	pool.Spec.Workload = v1alpha1.Workload{
+		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"x"}}},
+	}
+	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: limit(60), IdleTimeout: limit(5), JobTimeout: limit(30)}
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	claim := newClaim(pool, machineRequest{source: &source{name: "small", template: template}}, "linux-1")
+	want := v1alpha1.MachineClaimSpec{
+		TemplateRef: v1alpha1.LocalObjectReference{Name: "small"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
+		WorkloadConfig: pool.Spec.Workload,
+		Lifecycle:      &v1alpha1.Lifecycle{MaxLifetime: limit(60), IdleTimeout: limit(5), JobTimeout: limit(30)},
+	}
+
+	if diff := cmp.Diff(want, claim.Spec); diff != "" || claim.Namespace != "ci" {
+		t.Errorf("namespace %s, spec (-want +got):\n%s", claim.Namespace, diff)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -68,6 +70,47 @@ func TestReasonsOfWaitsAreWrittenAtOnce(t *testing.T) {
 			t.Errorf("%s with %d jobs after %s with %d may be written later: %t, want %t",
 				tc.after, tc.queuedAfter, tc.before, tc.queuedBefore, got, tc.want)
 		}
+	}
+}
+
+// The decision has the limits of the pool, and the number of its queued jobs.
+func TestInputHasTheLimitsOfThePool(t *testing.T) {
+	t.Parallel()
+
+	minutes := func(n time.Duration) *metav1.Duration { return &metav1.Duration{Duration: n * time.Minute} }
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	s := &scope{
+		Reconciler: &Reconciler{Clock: clocktesting.NewFakePassiveClock(now)}, pool: &v1alpha1.RunnerPool{},
+		view: &view{count: demand.JobCount{Queued: 3}},
+	}
+	s.pool.Spec.Scaling = v1alpha1.Scaling{MinReplicas: 2, MaxReplicas: 7}
+
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.RunnerPoolSpec)
+		want   demand.Input
+	}{
+		"the defaults": {
+			func(*v1alpha1.RunnerPoolSpec) {}, demand.Input{Min: 2, Max: 7, Queued: 3, Now: now, ScaleDownDelay: 5 * time.Minute},
+		},
+		"all limits": {
+			func(spec *v1alpha1.RunnerPoolSpec) {
+				spec.Scaling.ScaleDownDelay = minutes(4)
+				spec.Lifecycle = &v1alpha1.Lifecycle{IdleTimeout: minutes(6), MaxLifetime: minutes(60)}
+			}, demand.Input{
+				Min: 2, Max: 7, Queued: 3, Now: now,
+				ScaleDownDelay: 4 * time.Minute, IdleTimeout: 6 * time.Minute, MaxLifetime: time.Hour,
+			},
+		},
+	} {
+		pool := s.pool.DeepCopy()
+		tc.change(&s.pool.Spec)
+
+		got, err := s.newInput()
+		if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(demand.Input{})); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+
+		s.pool = pool
 	}
 }
 

@@ -252,18 +252,20 @@ func TestVariablesOfCloudInit(t *testing.T) {
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 
-	template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
-		s.Attestation = &v1alpha1.Attestation{Config: &v1alpha1.AttestationConfig{
-			JoinTokenTTL: &metav1.Duration{Duration: 90 * time.Second},
-		}}
-	})
+	for method, registered := range map[string]string{"": identity.JoinToken, v1alpha1.AttestationTPM: identity.TPM} {
+		template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			s.Attestation = &v1alpha1.Attestation{Method: method, Config: &v1alpha1.AttestationConfig{
+				JoinTokenTTL: &metav1.Duration{Duration: 90 * time.Second},
+			}}
+		})
 
-	want := identity.Machine{
-		ID:     identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
-		Method: identity.JoinToken, TTL: 90 * time.Second, Template: "template", Pool: "pool", Workload: v1alpha1.WorkloadGitHubActions,
-	}
-	if diff := cmp.Diff(want, vmspec.NewRegistration(newAttestingInput(template).Claim, template)); diff != "" {
-		t.Error(diff)
+		want := identity.Machine{
+			ID:     identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
+			Method: registered, TTL: 90 * time.Second, Template: "template", Pool: "pool", Workload: v1alpha1.WorkloadGitHubActions,
+		}
+		if diff := cmp.Diff(want, vmspec.NewRegistration(newAttestingInput(template).Claim, template)); diff != "" {
+			t.Errorf("method %q: %s", method, diff)
+		}
 	}
 }
 

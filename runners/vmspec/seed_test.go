@@ -104,6 +104,30 @@ func TestSeedOfMachine(t *testing.T) {
 	}
 }
 
+// The ISO holds the host name, the FQDN, the search domains and the DNS servers that the cluster gives to its machines.
+func TestSeedHasTheNames(t *testing.T) {
+	t.Parallel()
+
+	in := newInput(newTemplate(nil), vmspec.Settings{})
+	in.Names = vmspec.NewNames(in.Claim, in.Template, &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{
+		DNS: &v1alpha1.HypervisorDNS{Domain: "fleet.example", Servers: []string{"192.0.2.53"}, Search: []string{"search.example"}},
+	}}, false)
+
+	seed, err := vmspec.RenderSeed(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for part, text := range map[string]string{
+		"hostname: pool-abc12\n": string(seed.UserData), "fqdn: pool-abc12.fleet.example\n": string(seed.UserData),
+		"192.0.2.53": string(seed.NetworkConfig), "search.example": string(seed.NetworkConfig),
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the cloud-init ISO does not hold %q:\n%s", part, text)
+		}
+	}
+}
+
 // With method callback the cloud-init ISO holds a code and no credential. The template is accepted if
 // guest.url is set.
 func TestSeedWithCallbackHasNoCredential(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -219,6 +220,36 @@ func TestLibvirtTemplates(t *testing.T) {
 		if err := vmspec.CheckProvider(template, cluster); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Each setting of a template for Proxmox VE reaches the hypervisor, and a linked clone is the default.
+func TestProxmoxTemplates(t *testing.T) {
+	t.Parallel()
+
+	id, full, vlan := int32(9000), false, int32(42)
+	template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		s.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: &id}
+		s.Resources.Disk = new(resource.MustParse("50Gi"))
+		s.Network = &v1alpha1.MachineNetwork{Bridge: "vmbr1", VLAN: &vlan}
+	})
+	want := hypervisor.Shape{
+		CPU: 2, Memory: 2 << 30, Disk: 50 << 30, Linked: true, Bridge: "vmbr1", VLAN: 42, CloudInitSource: hypervisor.SourceNoCloud,
+	}
+
+	if ref := vmspec.NewTemplateRef(template); ref != (hypervisor.TemplateRef{ID: 9000}) {
+		t.Errorf("reference %+v", ref)
+	}
+
+	if diff := cmp.Diff(want, vmspec.NewShape(template)); diff != "" {
+		t.Errorf("shape (-want +got):\n%s", diff)
+	}
+
+	template.Spec.Template.Proxmox.LinkedClone, template.Spec.Template.Proxmox.Storage = &full, "ceph"
+	want.Linked, want.Storage = false, "ceph"
+
+	if diff := cmp.Diff(want, vmspec.NewShape(template)); diff != "" {
+		t.Errorf("shape of a full clone (-want +got):\n%s", diff)
 	}
 }
 

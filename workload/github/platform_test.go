@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -205,18 +206,123 @@ func TestDownloadIsForThePlatformOfTheRunner(t *testing.T) {
 	}
 }
 
-// TestTimeoutIsThatOfTheTemplate checks that calls have the timeout of the template.
+// TestTimeoutIsThatOfTheTemplate checks that calls have the timeout of the template, or 30 seconds.
 func TestTimeoutIsThatOfTheTemplate(t *testing.T) {
 	t.Parallel()
 
-	template := &v1alpha1.HypervisorMachineTemplate{}
-	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
-		GitHub: &v1alpha1.GitHubBootstrap{Owner: "o"}, HTTPClient: &v1alpha1.HTTPClient{TimeoutSeconds: 7},
-	}
+	server := githubtest.New(t, sim.Options{})
 
-	got, err := github.Platform{}.ResolveRunner(template, v1alpha1.Workload{})
-	if err != nil || got.Timeout != 7*time.Second {
-		t.Errorf("timeout %s, %v", got.Timeout, err)
+	for seconds, want := range map[int32]time.Duration{7: 7 * time.Second, 0: 30 * time.Second} {
+		template := &v1alpha1.HypervisorMachineTemplate{}
+		template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
+			GitHub: &v1alpha1.GitHubBootstrap{Organization: githubtest.Org, APIURL: server.URL},
+		}
+
+		if seconds > 0 {
+			template.Spec.Bootstrap.Config.HTTPClient = &v1alpha1.HTTPClient{TimeoutSeconds: seconds}
+		}
+
+		runner, err := github.Platform{}.ResolveRunner(template, v1alpha1.Workload{})
+		if err != nil || runner.Timeout != time.Duration(seconds)*time.Second {
+			t.Errorf("timeout %s, %v", runner.Timeout, err)
+		}
+
+		// http.Client gives its timeout to the transport as a deadline.
+		calls := 0
+		start := time.Now()
+		network := retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			calls++
+
+			end, hasEnd := r.Context().Deadline()
+			if !hasEnd || end.Before(start.Add(want)) || end.After(time.Now().Add(want)) {
+				t.Errorf("%s ends at %s after %s, want a timeout of %s", r.URL.Path, end, start, want)
+			}
+
+			return http.DefaultTransport.RoundTrip(r)
+		})
+
+		p, err := github.NewPlatform().Open(workload.Config{
+			Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, Network: network,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := p.Validate(t.Context()); err != nil || calls == 0 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	}
+}
+
+// A template's URLs with placeholders, and its scope, determine where the operator gets a registration token and where
+// the runner registers.
+func TestURLsOfTheTemplate(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+	platform := github.NewPlatform()
+
+	for name, tc := range map[string]struct {
+		settings v1alpha1.GitHubBootstrap
+		path     string // of the call for the token
+		want     string
+	}{
+		"repository": {
+			v1alpha1.GitHubBootstrap{Owner: "octo-org", Repository: "octo-repo"},
+			"/api/v3/repos/octo-org/octo-repo/actions/runners/registration-token", "https://web.example/octo-org/octo-repo",
+		},
+		"organization": {
+			v1alpha1.GitHubBootstrap{Organization: "octo-org"},
+			"/api/v3/orgs/octo-org/actions/runners/registration-token", "https://web.example/orgs/octo-org",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var paths []string
+
+			network := retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPost {
+					paths = append(paths, r.URL.Path)
+				}
+
+				return http.DefaultTransport.RoundTrip(r)
+			})
+			tc.settings.APIURL, tc.settings.Registration = server.URL, v1alpha1.RegistrationToken
+			tc.settings.RegistrationURLs = &v1alpha1.GitHubURLs{
+				Repository:   server.URL + "/api/v3/repos/{owner}/{repo}/actions/runners/registration-token",
+				Organization: server.URL + "/api/v3/orgs/{org}/actions/runners/registration-token",
+			}
+			tc.settings.RunnerURLs = &v1alpha1.GitHubURLs{
+				Repository: "https://web.example/{owner}/{repo}", Organization: "https://web.example/orgs/{org}",
+			}
+			template := &v1alpha1.HypervisorMachineTemplate{}
+			template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &tc.settings}
+
+			runner, err := platform.ResolveRunner(template, v1alpha1.Workload{})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			p, err := platform.Open(workload.Config{
+				Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, Network: network,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			req := newRunnerRequest("r")
+			req.Registration = runner.Registration
+
+			issued, err := p.IssueCredential(t.Context(), req)
+			if err != nil || issued.RegistrationURL != tc.want || issued.RunnerToken == "" {
+				t.Errorf("Issue = %+v, %v", issued, err)
+			}
+
+			if diff := cmp.Diff([]string{tc.path}, paths); diff != "" {
+				t.Errorf("calls that create (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
