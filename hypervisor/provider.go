@@ -468,7 +468,7 @@ type NetworkOptions struct {
 	// Addresses in CIDR notation, at most one of each family. Empty means DHCP.
 	Addresses []string
 	// AddressNetwork is the network on which no other machine may have the addresses. It is empty if
-	// they are from no address pool.
+	// they are from no address pool. MayBeSameNetwork compares two of them.
 	AddressNetwork string
 	// Gateways, at most one of each family.
 	Gateways      []string

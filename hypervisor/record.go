@@ -129,7 +129,8 @@ func splitList(text string) []string {
 // allocated to the machine of spec. This happens if objects were restored from a backup: the record may be
 // older than the allocation. machine describes the machine of the record to people.
 func (r Record) CheckAddresses(spec MachineSpec, machine string) error {
-	if r.MachineClaim.UID == spec.Owner.UID || r.AddressNetwork == "" || r.AddressNetwork != spec.Network.AddressNetwork {
+	if r.MachineClaim.UID == spec.Owner.UID || r.AddressNetwork == "" ||
+		!MayBeSameNetwork(r.AddressNetwork, spec.Network.AddressNetwork) {
 		return nil
 	}
 

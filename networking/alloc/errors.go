@@ -42,12 +42,19 @@ type OverlapError struct {
 	Network, Pool string
 	// Other is the pool that the network already had.
 	Other string
+	// OtherNetwork is the network of the other pool, if it is known by another name. It may be the same network.
+	OtherNetwork string
 	// Range is the first run of addresses that both pools have.
 	Range Range
 }
 
 // Error returns a message with both pools and the shared range.
 func (e *OverlapError) Error() string {
+	if e.OtherNetwork != "" {
+		return fmt.Sprintf("pool %s on network %s overlaps pool %s on network %s, which may be the same one, at %s: "+
+			"use different addresses in each pool", e.Pool, e.Network, e.Other, e.OtherNetwork, e.Range)
+	}
+
 	return fmt.Sprintf(
 		"pool %s overlaps pool %s on network %s at %s: use different addresses in each pool, or exclude the shared ones from one pool",
 		e.Pool, e.Other, e.Network, e.Range)

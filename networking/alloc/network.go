@@ -38,6 +38,8 @@ type Network struct {
 	mu          sync.RWMutex
 	pools       map[string]*poolState
 	assignments assignments
+	// occupied has what uses an address outside of the network (see SetOccupied).
+	occupied map[netip.Addr]string
 }
 
 // poolState is a pool with its free addresses.
@@ -50,7 +52,7 @@ type poolState struct {
 
 // NewNetwork returns a network without pools.
 func NewNetwork(name string) *Network {
-	return &Network{name: name, pools: map[string]*poolState{}, assignments: newAssignments()}
+	return &Network{name: name, pools: map[string]*poolState{}, assignments: newAssignments(), occupied: map[netip.Addr]string{}}
 }
 
 // Rebuild returns a network with the given pools and with the addresses in use from the machines' statuses.
@@ -138,6 +140,10 @@ func (n *Network) recountFree() {
 		if r.Owner != "" {
 			n.markUsed(r.Address.Addr())
 		}
+	}
+
+	for addr := range n.occupied {
+		n.markUsed(addr)
 	}
 }
 
@@ -266,6 +272,8 @@ func (n *Network) chooseRequested(s *poolState, owner string, addr netip.Addr, h
 		}
 	case isInUse:
 		unavailable.Refusal, unavailable.Holder = RefusedInUse, holder
+	case n.occupied[addr] != "":
+		unavailable.Refusal, unavailable.Holder = RefusedInUse, n.occupied[addr]
 	case hasFamily:
 		unavailable.Refusal, unavailable.Holder = RefusedSecondAddress, owner
 	default:
@@ -322,9 +330,65 @@ func (n *Network) Release(owner string) []Assignment {
 	return released
 }
 
+// SetOccupied records what uses an address outside of the network, so that the network allocates the address to nobody.
+// An empty user reverts this. An owner that already has the address keeps it.
+func (n *Network) SetOccupied(addr netip.Addr, user string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	if user != "" {
+		n.occupied[addr] = user
+		n.markUsed(addr)
+
+		return
+	}
+
+	delete(n.occupied, addr)
+
+	if _, isInUse := n.assignments.holder(addr); !isInUse {
+		n.markFree(addr)
+	}
+}
+
+// UserOf returns what uses an address in the network: its owner, or a pool whose gateway it is. It returns an empty text
+// if nothing does.
+func (n *Network) UserOf(addr netip.Addr) string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+
+	if holder, isInUse := n.assignments.holder(addr); isInUse {
+		return holder
+	}
+
+	for name, s := range n.pools {
+		if slices.Contains(s.pool.gateways, addr) {
+			return "the gateway of pool " + name
+		}
+	}
+
+	return ""
+}
+
+// Gateways returns the gateways of all pools, in no particular order.
+func (n *Network) Gateways() []netip.Addr {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+
+	var out []netip.Addr
+	for _, s := range n.pools {
+		out = append(out, s.pool.gateways...)
+	}
+
+	return out
+}
+
 // markFree adds an address to the free addresses of the pool that contains it, if there is such a pool. A
-// gateway of any pool does not become free.
+// gateway of any pool does not become free, nor does an occupied address.
 func (n *Network) markFree(addr netip.Addr) {
+	if n.occupied[addr] != "" {
+		return
+	}
+
 	family := FamilyOf(addr)
 
 	var target *poolState

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -180,6 +181,12 @@ func (r *TemplateRegistry) describeOverlap(overlap *alloc.OverlapError) string {
 		owner, fix = "KubevirtNodePool "+overlap.Other, ", or exclude the shared ones from one pool"
 	}
 
+	if overlap.OtherNetwork != "" {
+		return fmt.Sprintf("network.static.pool overlaps the pool of %s at %s, and networks %s and %s may be one network: "+
+			"set network.bridge in all these templates, or use different addresses in each pool",
+			owner, overlap.Range, overlap.Network, overlap.OtherNetwork)
+	}
+
 	return fmt.Sprintf("network.static.pool overlaps the pool of %s on network %s at %s: use different addresses in each pool%s",
 		owner, overlap.Network, overlap.Range, fix)
 }
@@ -211,24 +218,60 @@ func (r *TemplateRegistry) poolOwner(pool string) string {
 //
 // On KubeVirt, the key is the NetworkAttachmentDefinition as NAMESPACE/NAME. KubevirtNodePools have the
 // same keys, because all machines of a network must share one address registry. For a KubeVirt cluster with
-// a kubeconfig, the key is CLUSTER:NAMESPACE/NAME. On Proxmox VE, the key is CLUSTER:BRIDGE, with the
-// suffix /vlanN if the machines have a VLAN. The key is empty for the pod network of KubeVirt, which
+// a kubeconfig, the key is CLUSTER:NAMESPACE/NAME. It is empty for the pod network of KubeVirt, which
 // allocates its own addresses.
+//
+// On other hypervisors, the key is CLUSTER:BRIDGE, with the suffix /vlanN if the machines have a VLAN. The bridge is that
+// of the template, of the cluster, or of all libvirt hosts. If the libvirt hosts have a virtual network instead, it takes
+// the place of the bridge. If none of these is known, the key has no bridge: Proxmox VE attaches the machines to the bridge
+// of its own template, an external provider to whatever it chooses, and each libvirt host to its own network.
+// hypervisor.MayBeSameNetwork compares such a key with others.
 func NetworkKey(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) string {
 	if source := template.Spec.Template.KubeVirt; source != nil {
 		return networkDefinition(source, cluster)
 	}
 
-	bridge, vlan := cluster.Spec.DefaultNetwork, ""
+	bridge, vlan := cluster.Spec.DefaultNetwork, 0
 
 	if network := template.Spec.Network; network != nil {
 		bridge = cmp.Or(network.Bridge, bridge)
 		if network.VLAN != nil {
-			vlan = fmt.Sprintf("/vlan%d", *network.VLAN)
+			vlan = int(*network.VLAN)
 		}
 	}
 
-	return cluster.Name + ":" + bridge + vlan
+	if libvirt := cluster.Spec.Libvirt; libvirt != nil && bridge == "" {
+		bridge = hostNetwork(libvirt.Hosts)
+	}
+
+	return hypervisor.NewAddressNetwork(cluster.Name, bridge, vlan)
+}
+
+// hostNetwork returns to what libvirt hosts attach the machines of a template without a bridge. It returns an empty text if
+// that depends on the host. A host with neither a bridge nor a network does not count unless all hosts are like it, because
+// nobody else reaches the addresses of its machines.
+func hostNetwork(hosts []v1alpha1.LibvirtHost) string {
+	var found []string
+
+	for _, host := range hosts {
+		switch {
+		case host.Bridge != "":
+			found = append(found, host.Bridge)
+		case host.Network != "":
+			found = append(found, hypervisor.VirtualNetworkPrefix+host.Network)
+		}
+	}
+
+	slices.Sort(found)
+
+	switch found = slices.Compact(found); len(found) {
+	case 0:
+		return hypervisor.UserModeNetwork
+	case 1:
+		return found[0]
+	default:
+		return ""
+	}
 }
 
 // networkDefinition returns the NetworkAttachmentDefinition of a template's machines on KubeVirt. It

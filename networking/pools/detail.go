@@ -3,14 +3,18 @@
 
 package pools
 
-import "github.com/hyperfleet/hyperfleet/networking/alloc"
+import (
+	"slices"
+
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
 
 // Detail is the status of a pool with its assignments.
 type Detail struct {
 	Status
 
 	// Assignments are the addresses in use that the pool contains, and those that it contained before it
-	// shrank, in ascending order.
+	// shrank, in ascending order. They include addresses on networks that may be the pool's network.
 	Assignments []alloc.Assignment
 	// IsOutside is true for each of these addresses that the pool no longer contains.
 	IsOutside map[alloc.Assignment]bool
@@ -18,6 +22,24 @@ type Detail struct {
 	FreeRanges []alloc.Range
 	// Queue lists the waiting owners. The first owner is served first.
 	Queue []string
+}
+
+// listRelatedAssignments returns the addresses of a pool that machines have on other networks that may be the same one, for
+// example since before the network of their template was known.
+func (b *AddressRegistry) listRelatedAssignments(networkName, pool string) []alloc.Assignment {
+	var out []alloc.Assignment
+
+	n := b.networks[networkName]
+
+	for _, other := range b.listRelated(networkName) {
+		for _, assignment := range b.networks[other].addresses.Assignments() {
+			if _, isInPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); isInPool {
+				out = append(out, assignment)
+			}
+		}
+	}
+
+	return out
 }
 
 // Detail returns the detail of a pool, with at most limit runs of free addresses of each family. It returns
@@ -43,6 +65,9 @@ func (b *AddressRegistry) Detail(pool string, limit int) (Detail, bool) {
 			out.Assignments = append(out.Assignments, assignment)
 		}
 	}
+
+	out.Assignments = append(out.Assignments, b.listRelatedAssignments(networkName, pool)...)
+	slices.SortFunc(out.Assignments, func(x, y alloc.Assignment) int { return x.Address.Addr().Compare(y.Address.Addr()) })
 
 	for _, family := range []alloc.Family{alloc.IPv4, alloc.IPv6} {
 		out.FreeRanges = append(out.FreeRanges, n.addresses.FreeRanges(pool, family, limit)...)

@@ -64,6 +64,10 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	switch {
 	case err == nil:
 		n.dequeue(r.Owner)
+
+		for _, address := range addresses {
+			b.publish(r.Network, address.Addr())
+		}
 	case errors.As(err, &unavailable), errors.As(err, &unread):
 		n.block(r.Owner, r.Wake)
 	default:
@@ -108,6 +112,7 @@ func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) e
 	if err == nil {
 		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
 		callbacks = append(callbacks, b.markRead(assignment.Owner)...)
+		b.publish(network, assignment.Address.Addr())
 	}
 
 	b.mu.Unlock()
@@ -157,6 +162,7 @@ func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
 
 		released := n.addresses.Release(owner)
 		freed = append(freed, released...)
+		callbacks = append(callbacks, b.publish(name, listAddresses(released)...)...)
 		// Do this also if the owner had no addresses: the registry may have kept free addresses for it.
 		callbacks = append(callbacks, n.collectCallbacks()...)
 

@@ -15,7 +15,8 @@ import (
 // Pool is a pool in the address registry.
 type Pool struct {
 	// Network is the key of the network to which the addresses belong. Two pools can contain the same
-	// addresses only if they are on different networks.
+	// addresses only if they are on different networks. Networks whose keys differ can be one network too
+	// (hypervisor.MayBeSameNetwork).
 	Network string
 	// Cluster is the cluster to which the pool's machines belong. Metrics use it.
 	Cluster string
@@ -89,6 +90,7 @@ func (b *AddressRegistry) ensureNetwork(name string) *network {
 			addresses: alloc.NewNetwork(name), pools: map[string]Pool{},
 			queues: map[string][]waiter{}, blocked: map[string]func(){},
 		}
+		b.adopt(name, n)
 		b.networks[name] = n
 	}
 
@@ -105,7 +107,16 @@ func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 
 	b.mu.Lock()
 	b.removeBlockedPool(name)
+
+	if related, err := b.checkRelatedPools(p); err != nil {
+		related.block(poolPrefix+name, wake)
+		b.mu.Unlock()
+
+		return err
+	}
+
 	n := b.ensureNetwork(p.Network)
+	gateways := n.addresses.Gateways()
 
 	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
 		n.block(poolPrefix+name, wake)
@@ -121,6 +132,7 @@ func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 
 	n.pools[name], b.networkByPool[name] = p, p.Network
 	callbacks = append(callbacks, n.collectCallbacks()...)
+	callbacks = append(callbacks, b.publish(p.Network, append(gateways, n.addresses.Gateways()...)...)...)
 	b.mu.Unlock()
 
 	callAll(callbacks)
@@ -161,10 +173,11 @@ func (b *AddressRegistry) removeBlockedPool(pool string) {
 // removePool removes a pool from a network, and returns the callbacks to call.
 func (b *AddressRegistry) removePool(networkName, name string) []func() {
 	n := b.networks[networkName]
+	gateways := n.addresses.Gateways()
 	n.addresses.RemovePool(name)
 	delete(n.pools, name)
 
-	callbacks := n.collectCallbacks()
+	callbacks := append(n.collectCallbacks(), b.publish(networkName, gateways...)...)
 	// The owners that waited for the pool must notice that it no longer exists.
 	for _, w := range n.queues[name] {
 		callbacks = append(callbacks, w.wake)

@@ -444,7 +444,8 @@ type StaticNetwork struct {
 
 // AddressPool holds addresses for many machines in one network. The network is the cluster's bridge with
 // its VLAN. Templates share one pool if they have the same addresses, excludedAddresses, gateway and
-// prefix lengths in the same network. Different pools in one network must not overlap.
+// prefix lengths in the same network. Different pools in one network must not overlap. The same holds if
+// they may be in one network, because the bridge of one of them is not known.
 // +kubebuilder:validation:XValidation:rule="!has(self.prefixLengthV4) || self.addresses.exists(a, a.contains('.'))",message="prefixLengthV4 needs IPv4 addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.prefixLengthV6) || self.addresses.exists(a, a.contains(':'))",message="prefixLengthV6 needs IPv6 addresses"
 type AddressPool struct {

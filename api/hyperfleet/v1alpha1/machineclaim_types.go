@@ -177,7 +177,8 @@ type NetworkInfo struct {
 	// +kubebuilder:validation:items:MaxLength=49
 	Addresses []string `json:"addresses,omitempty"`
 	// addressNetwork is the network of addresses: CLUSTER:BRIDGE/vlanN, or on KubeVirt the
-	// NetworkAttachmentDefinition.
+	// NetworkAttachmentDefinition. BRIDGE is empty if only the hypervisor knows it. On libvirt hosts
+	// without a bridge, it is network:NAME or mode:user.
 	// +optional
 	AddressNetwork string `json:"addressNetwork,omitempty"`
 }

@@ -1,0 +1,103 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pools
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/networking/alloc"
+)
+
+// listRelated returns the names of the other networks that may be the same one as a network, sorted. Their pools must not
+// overlap its pools, and it must not allocate the addresses that they use.
+func (b *AddressRegistry) listRelated(name string) []string {
+	var out []string
+
+	for other := range b.networks {
+		if other != name && hypervisor.MayBeSameNetwork(name, other) {
+			out = append(out, other)
+		}
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
+// adopt makes a new network respect the addresses that other networks use.
+func (b *AddressRegistry) adopt(name string, n *network) {
+	for _, other := range b.listRelated(name) {
+		addresses := b.networks[other].addresses
+		for _, addr := range append(listAddresses(addresses.Assignments()), addresses.Gateways()...) {
+			n.addresses.SetOccupied(addr, addresses.UserOf(addr))
+		}
+	}
+}
+
+// publish makes the other networks that may be the same one respect whether a network uses the addresses. It returns the
+// callbacks to call if the network no longer uses them.
+func (b *AddressRegistry) publish(name string, addresses ...netip.Addr) []func() {
+	var callbacks []func()
+
+	for _, other := range b.listRelated(name) {
+		isFreed := false
+
+		for _, addr := range addresses {
+			user := b.userBeside(other, addr)
+			isFreed = isFreed || user == ""
+			b.networks[other].addresses.SetOccupied(addr, user)
+		}
+
+		if isFreed {
+			callbacks = append(callbacks, b.networks[other].collectCallbacks()...)
+		}
+	}
+
+	return callbacks
+}
+
+// userBeside returns what uses an address on the networks that may be the same one as a network.
+func (b *AddressRegistry) userBeside(name string, addr netip.Addr) string {
+	for _, other := range b.listRelated(name) {
+		if user := b.networks[other].addresses.UserOf(addr); user != "" {
+			return user
+		}
+	}
+
+	return ""
+}
+
+// checkRelatedPools returns the first network that may be the pool's network and has a pool that overlaps it, with an
+// *alloc.OverlapError.
+func (b *AddressRegistry) checkRelatedPools(p Pool) (*network, error) {
+	for _, name := range b.listRelated(p.Network) {
+		n := b.networks[name]
+
+		for _, other := range slices.Sorted(maps.Keys(n.pools)) {
+			overlap, found := p.Addresses.Overlap(n.pools[other].Addresses)
+			if !found || other == p.Addresses.Name() {
+				continue
+			}
+
+			return n, fmt.Errorf("set pool %s: %w", p.Addresses.Name(), &alloc.OverlapError{
+				Network: p.Network, Pool: p.Addresses.Name(), Other: other, OtherNetwork: name, Range: overlap,
+			})
+		}
+	}
+
+	return nil, nil //nolint:nilnil // no pool overlaps it
+}
+
+func listAddresses(assignments []alloc.Assignment) []netip.Addr {
+	out := make([]netip.Addr, 0, len(assignments))
+	for _, assignment := range assignments {
+		out = append(out, assignment.Address.Addr())
+	}
+
+	return out
+}
