@@ -5,6 +5,7 @@ package kubevirt_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -235,10 +236,94 @@ func TestTenancyOfOtherProviders(t *testing.T) {
 		"external, default storage":  {external(v1alpha1.ExternalTemplate{Name: "runner", Storage: "local"}), ""},
 		"external, another storage":  {external(v1alpha1.ExternalTemplate{Name: "runner", Storage: "slow"}), tenancy.ReasonStorage},
 	} {
-		cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{DefaultStorage: "local"}}
+		cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{DefaultStorage: "local", DefaultNetwork: "lan"}}
 
 		err := tenancy.CheckTemplate(entry, cluster, &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
 		if reason := errclass.ReasonOf(err, ""); reason != tt.reason {
+			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
+		}
+	}
+}
+
+// A template without a bridge is limited by what its machines would be attached to, on each host on which they may run.
+func TestTenancyOfTemplatesWithoutBridge(t *testing.T) {
+	t.Parallel()
+
+	type host = v1alpha1.LibvirtHost
+
+	proxmox := v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "debian"}}
+	libvirt := v1alpha1.TemplateSource{Libvirt: &v1alpha1.LibvirtTemplate{Volume: "debian.qcow2"}}
+	kubeVirt := v1alpha1.TemplateSource{KubeVirt: &v1alpha1.KubeVirtTemplate{}}
+	external := v1alpha1.TemplateSource{External: &v1alpha1.ExternalTemplate{Name: "debian"}}
+	none := v1alpha1.HypervisorClusterSpec{}
+	hosts := func(hosts ...host) v1alpha1.HypervisorClusterSpec {
+		return v1alpha1.HypervisorClusterSpec{Libvirt: &v1alpha1.LibvirtCluster{Hosts: hosts}}
+	}
+
+	for name, tt := range map[string]struct {
+		source  v1alpha1.TemplateSource
+		cluster v1alpha1.HypervisorClusterSpec
+		vlan    int32
+		// says is a part of the message. It is empty if the template is allowed.
+		reason, says string
+	}{
+		"the default of the cluster":         {proxmox, v1alpha1.HypervisorClusterSpec{DefaultNetwork: "vmbr0"}, 0, "", ""},
+		"Proxmox VE, the template's own":     {proxmox, none, 0, tenancy.ReasonNetwork, "set network.bridge of the template"},
+		"and a VLAN":                         {proxmox, none, 100, tenancy.ReasonNetwork, "only network br7, default"},
+		"external, the provider's choice":    {external, none, 0, tenancy.ReasonNetwork, "defaultNetwork of the HypervisorCluster"},
+		"external, with a default":           {external, v1alpha1.HypervisorClusterSpec{DefaultNetwork: "lan"}, 0, "", ""},
+		"the pod network":                    {kubeVirt, v1alpha1.HypervisorClusterSpec{KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: "machines"}}, 0, "", ""},
+		"the default of KubeVirt":            {kubeVirt, v1alpha1.HypervisorClusterSpec{KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: "machines", Network: "vlan20"}}, 0, "", ""},
+		"an allowed bridge of the hosts":     {libvirt, hosts(host{Name: "a", Bridge: "br7"}, host{Name: "b", Bridge: "br7"}), 0, "", ""},
+		"an allowed network of the hosts":    {libvirt, hosts(host{Name: "a", Bridge: "br7"}, host{Name: "b", Network: "default"}), 0, "", ""},
+		"hosts without bridge and network":   {libvirt, hosts(host{Name: "a"}, host{Name: "b", Bridge: "br7"}), 0, "", ""},
+		"another bridge of the only host":    {libvirt, hosts(host{Name: "a", Bridge: "br70"}), 0, tenancy.ReasonNetwork, "network br70 of host a"},
+		"another bridge of one of the hosts": {libvirt, hosts(host{Name: "a", Bridge: "br7"}, host{Name: "b", Bridge: "br70"}), 0, tenancy.ReasonNetwork, "network br70 of host b"},
+		"another network of one of them":     {libvirt, hosts(host{Name: "a", Bridge: "br7"}, host{Name: "b", Network: "lab"}), 0, tenancy.ReasonNetwork, "network lab of host b"},
+	} {
+		cluster, spec := &v1alpha1.HypervisorCluster{Spec: tt.cluster}, v1alpha1.HypervisorMachineTemplateSpec{Template: tt.source}
+		if tt.vlan != 0 {
+			spec.Network = &v1alpha1.MachineNetwork{VLAN: &tt.vlan}
+		}
+
+		entry := &v1alpha1.NamespaceAccess{Networks: []string{"br7", "default"}}
+
+		err := tenancy.CheckTemplate(entry, cluster, &v1alpha1.HypervisorMachineTemplate{Spec: spec})
+		if reason := errclass.ReasonOf(err, ""); reason != tt.reason || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: error %v, want reason %q and %q", name, err, tt.reason, tt.says)
+		}
+
+		// Without a list of networks, all are allowed.
+		if err := tenancy.CheckTemplate(&v1alpha1.NamespaceAccess{}, cluster, &v1alpha1.HypervisorMachineTemplate{Spec: spec}); err != nil {
+			t.Errorf("%s: error %v without limits", name, err)
+		}
+	}
+}
+
+// Proxmox VE keeps the VLAN of its own template only if neither the template nor the cluster names a bridge.
+func TestTenancyOfVLANs(t *testing.T) {
+	t.Parallel()
+
+	entry := &v1alpha1.NamespaceAccess{VLANs: []v1alpha1.VLANRange{{Min: 100, Max: 199}}}
+
+	for name, tt := range map[string]struct {
+		defaultNetwork string
+		network        *v1alpha1.MachineNetwork
+		source         v1alpha1.TemplateSource
+		reason         string
+	}{
+		"the template's own": {"", nil, v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{}}, tenancy.ReasonVLAN},
+		"a VLAN":             {"", &v1alpha1.MachineNetwork{VLAN: new(int32(150))}, v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{}}, ""},
+		"another VLAN":       {"", &v1alpha1.MachineNetwork{VLAN: new(int32(20))}, v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{}}, tenancy.ReasonVLAN},
+		"a bridge":           {"", &v1alpha1.MachineNetwork{Bridge: "vmbr0"}, v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{}}, ""},
+		"a default bridge":   {"vmbr0", nil, v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{}}, ""},
+		"libvirt":            {"", nil, v1alpha1.TemplateSource{Libvirt: &v1alpha1.LibvirtTemplate{}}, ""},
+		"external":           {"", nil, v1alpha1.TemplateSource{External: &v1alpha1.ExternalTemplate{}}, ""},
+	} {
+		cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{DefaultNetwork: tt.defaultNetwork}}
+		template := &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Template: tt.source, Network: tt.network}}
+
+		if err := tenancy.CheckTemplate(entry, cluster, template); errclass.ReasonOf(err, "") != tt.reason {
 			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
 		}
 	}

@@ -92,8 +92,8 @@ func FindEntry(
 }
 
 // CheckTemplate returns an error of class Configuration if the entry does not allow something that
-// the template names: its template, storages, network, VLAN, devices, DNS domain or addresses. A nil entry
-// allows everything.
+// the template names or that its machines would get: its template, storages, network, VLAN, devices, DNS domain
+// or addresses. A nil entry allows everything.
 func CheckTemplate(
 	entry *v1alpha1.NamespaceAccess,
 	cluster *v1alpha1.HypervisorCluster,
@@ -128,13 +128,8 @@ func CheckTemplate(
 		}
 	}
 
-	network, defaultNetwork := templateNetwork(spec, cluster)
-	if entry.Networks != nil && network != "" && network != defaultNetwork && !slices.Contains(entry.Networks, network) {
-		return newError(ReasonNetwork, "network", network, entry.Networks...)
-	}
-
-	if n := spec.Network; entry.VLANs != nil && n != nil && n.VLAN != nil && !isVLANAllowed(entry.VLANs, *n.VLAN) {
-		return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*n.VLAN)), formatVLANRanges(entry.VLANs)...)
+	if err := checkNetworks(entry, cluster, template, newError); err != nil {
+		return err
 	}
 
 	for _, device := range spec.Resources.Devices {
@@ -307,6 +302,64 @@ func defaultStorages(cluster *v1alpha1.HypervisorCluster) []string {
 	return []string{cluster.Spec.DefaultStorage}
 }
 
+// newErrorFunc returns the error for something that the entry does not allow.
+type newErrorFunc func(reason, resource, name string, allowed ...string) error
+
+// checkNetworks returns an error for the first network, and then for the VLAN, to which machines of the template would be
+// attached, and which the entry does not allow. The cluster's default network is always allowed. Machines on the pod network
+// of KubeVirt, and on libvirt hosts with neither a bridge nor a network, are attached to no network that has a name.
+func checkNetworks(
+	entry *v1alpha1.NamespaceAccess, cluster *v1alpha1.HypervisorCluster, template *v1alpha1.HypervisorMachineTemplate,
+	newError newErrorFunc,
+) error {
+	spec := &template.Spec
+	named, defaultNetwork := templateNetwork(spec, cluster)
+	isNetworkKnown := cmp.Or(named, defaultNetwork) != "" || spec.Template.KubeVirt != nil || cluster.Spec.Libvirt != nil
+
+	newUnknownError := func(reason, resource string, allowed ...string) error {
+		return errclass.New(errclass.Configuration, reason,
+			"create machines on HypervisorCluster %s: its spec.allowedNamespaces allows namespace %s only %s %s, and only the "+
+				"hypervisor knows the %[3]s of the machines: set network.bridge of the template, or defaultNetwork of the HypervisorCluster",
+			cluster.Name, template.Namespace, resource, strings.Join(allowed, ", "))
+	}
+
+	switch networks := entry.Networks; {
+	case networks == nil:
+	case !isNetworkKnown:
+		return newUnknownError(ReasonNetwork, "network", networks...)
+	case named != "" && named != defaultNetwork && !slices.Contains(networks, named):
+		return newError(ReasonNetwork, "network", named, networks...)
+	case named == "" && cluster.Spec.Libvirt != nil:
+		if host := findForbiddenHost(cluster.Spec.Libvirt.Hosts, networks); host != nil {
+			return newError(ReasonNetwork, "network", cmp.Or(host.Bridge, host.Network)+" of host "+host.Name, networks...)
+		}
+	}
+
+	switch network := spec.Network; {
+	case entry.VLANs == nil:
+	case network != nil && network.VLAN != nil:
+		if !isVLANAllowed(entry.VLANs, *network.VLAN) {
+			return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*network.VLAN)), formatVLANRanges(entry.VLANs)...)
+		}
+	case spec.Template.Proxmox != nil && !isNetworkKnown: // Proxmox VE keeps the network device of its own template
+		return newUnknownError(ReasonVLAN, "VLAN", formatVLANRanges(entry.VLANs)...)
+	}
+
+	return nil
+}
+
+// findForbiddenHost returns the first host that attaches machines to another network than those. A machine can be placed on
+// each host. It returns nil if there is none.
+func findForbiddenHost(hosts []v1alpha1.LibvirtHost, networks []string) *v1alpha1.LibvirtHost {
+	for i := range hosts {
+		if name := cmp.Or(hosts[i].Bridge, hosts[i].Network); name != "" && !slices.Contains(networks, name) {
+			return &hosts[i]
+		}
+	}
+
+	return nil
+}
+
 // templateNetwork returns the network that a template names and the cluster's default network. On
 // KubeVirt, both include their namespace.
 func templateNetwork(
@@ -351,8 +404,7 @@ func formatVLANRanges(ranges []v1alpha1.VLANRange) []string {
 // checkAddresses returns an error for the first static address or range of an address pool that lies
 // outside of all address ranges of the entry. An entry without address ranges allows all addresses.
 func checkAddresses(
-	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork,
-	newError func(reason, resource, name string, allowed ...string) error,
+	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork, newError newErrorFunc,
 ) error {
 	if entry.Addresses == nil || network == nil || network.Static == nil {
 		return nil

@@ -41,8 +41,11 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	Storages []string `json:"storages,omitempty"`
-	// networks are the bridges, or on KubeVirt the NetworkAttachmentDefinitions, that templates may name.
-	// The default of the cluster is always allowed.
+	// networks are the bridges, the virtual networks of libvirt hosts, or on KubeVirt the
+	// NetworkAttachmentDefinitions, that machines may be attached to. The default of the cluster is
+	// always allowed. A template on libvirt that names no bridge needs the networks of all hosts. On
+	// Proxmox VE and with an external provider, a template must name a bridge if the cluster has no
+	// default.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -50,7 +53,9 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=317
 	Networks []string `json:"networks,omitempty"`
-	// vlans are the VLANs that templates may name. A template without a VLAN is always allowed.
+	// vlans are the VLANs that templates may name. A template without a VLAN is always allowed, except on
+	// Proxmox VE if neither the template nor the cluster names a bridge, because Proxmox VE then keeps the
+	// VLAN of its own template.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
