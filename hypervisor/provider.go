@@ -237,15 +237,28 @@ type Options struct {
 	// WrapCall runs each call of a provider whose hypervisor has no HTTP API, for metrics and traces,
 	// and to refuse writes. It calls do at most once, and may run on after ctx has ended. It may be nil.
 	WrapCall func(ctx context.Context, call Call, do func() error) error
-	// ListClaimedIDs returns the ids that claims already hold, so that the provider does not
-	// reserve them again after a restart. The provider calls it before it reserves the first
-	// id, until one call succeeds. It may be nil.
-	ListClaimedIDs func(context.Context) ([]int, error)
+	// ListClaimed returns the machines that claims already hold, so that after a restart the provider
+	// neither reserves their ids again, nor gives away what those that do not run yet will use of their
+	// nodes on the cluster. The provider calls it before it reserves the first id, until one call
+	// succeeds. It may be nil.
+	ListClaimed func(ctx context.Context, cluster string) ([]ClaimedMachine, error)
 	// SnippetsPath is the directory at which the snippets storage of cloud-init source
 	// builtin is mounted. If it is empty, templates cannot use that source.
 	SnippetsPath string
 	// Clock is the source of time. Default: the real clock.
 	Clock clock.WithTicker
+}
+
+// ClaimedMachine is a machine that a claim holds.
+type ClaimedMachine struct {
+	ID int
+	// Node is the node of a machine that is placed on the cluster, and that no process is known to have started. The
+	// machine may not exist yet, so the hypervisor may not show what it will use: CPU, Memory and Devices as in its
+	// Shape. OwnerUID is the UID of its claim. For other machines, these fields are not set.
+	Node, OwnerUID string
+	CPU            int
+	Memory         int64
+	Devices        []Device
 }
 
 // Call describes one call to a hypervisor without an HTTP API.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -293,30 +292,10 @@ func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *watch.Source) h
 		SnippetsPath:  a.Config.SnippetsPath,
 		WrapTransport: a.Transports.Hypervisor,
 		Clock:         a.Clock,
-		ListClaimedIDs: func(ctx context.Context) ([]int, error) {
-			return listClaimedIDs(ctx, mgr.GetAPIReader(), a.Namespaces)
+		ListClaimed: func(ctx context.Context, cluster string) ([]hypervisor.ClaimedMachine, error) {
+			return machineclaim.ListClaimed(ctx, mgr.GetAPIReader(), a.Namespaces, cluster)
 		},
 	}
-}
-
-// listClaimedIDs lists the VM IDs in the status of the MachineClaims in the operator's namespaces. It skips IDs
-// that are not numbers. It does not list IDs of other operators, because this operator would never know when
-// they are free again.
-func listClaimedIDs(ctx context.Context, reader client.Reader, namespaces []string) ([]int, error) {
-	var ids []int
-
-	err := watch.ForEachIn(ctx, reader, namespaces, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) {
-		if ref := claim.Status.VMRef; ref != nil {
-			if id, err := strconv.Atoi(ref.VMID); err == nil {
-				ids = append(ids, id)
-			}
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
-	}
-
-	return ids, nil
 }
 
 // newRoutes returns the handler of the HTTP routes that CI platforms, machines and users of shells call.

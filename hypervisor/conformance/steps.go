@@ -49,16 +49,16 @@ func (e *env) runSteps(steps []int) string {
 	}
 
 	options := e.newOptions(operatorA)
-	options.ListClaimedIDs = func(context.Context) ([]int, error) {
-		var ids []int
+	options.ListClaimed = func(context.Context, string) ([]hypervisor.ClaimedMachine, error) {
+		var machines []hypervisor.ClaimedMachine
 
 		for _, c := range claims {
 			if c.spec.ID != 0 {
-				ids = append(ids, c.spec.ID)
+				machines = append(machines, hypervisor.ClaimedMachine{ID: c.spec.ID})
 			}
 		}
 
-		return ids, nil
+		return machines, nil
 	}
 
 	provider := e.Connect(e.TB, options)

@@ -71,8 +71,8 @@ func (p *Provider) Resolve(
 	return out, nil
 }
 
-// Reserve calls the program; see hypervisor.Provider. Until the first success in a session, it also sends the IDs that claims
-// hold.
+// Reserve calls the program; see hypervisor.Provider. Until the first success in a session, it also sends the machines that
+// claims hold.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	request := &providerpb.ReserveRequest{Spec: providerpb.NewMachineSpec(spec)}
 
@@ -81,15 +81,13 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return hypervisor.Reservation{}, err
 	}
 
-	if p.options.ListClaimedIDs != nil && p.sessions.needsClaimedIDs(session) {
-		ids, err := p.options.ListClaimedIDs(ctx)
+	if p.options.ListClaimed != nil && p.sessions.needsClaimed(session) {
+		machines, err := p.options.ListClaimed(ctx, p.config.Name)
 		if err != nil {
-			return hypervisor.Reservation{}, fmt.Errorf("list the IDs that claims hold: %w", err)
+			return hypervisor.Reservation{}, fmt.Errorf("list the machines that claims hold: %w", err)
 		}
 
-		for _, id := range ids {
-			request.ClaimedIds = append(request.ClaimedIds, int64(id))
-		}
+		request.SetClaimed(machines)
 	}
 
 	var out hypervisor.Reservation

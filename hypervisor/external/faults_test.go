@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -422,17 +423,17 @@ func TestErrorsOfTheProgram(t *testing.T) {
 	}
 }
 
-// A restarted program gets the IDs that claims hold until it has reserved one.
-func TestClaimedIDsReachTheProgram(t *testing.T) {
+// A restarted program gets the machines that claims hold until it has reserved an ID.
+func TestClaimedMachinesReachTheProgram(t *testing.T) {
 	t.Parallel()
 
 	address := newSocket(t)
 	fails := true
 
-	var got [][]int64
+	var got [][]hypervisor.ClaimedMachine
 
 	serveFake(t, address, &fake{reserve: func(r *providerpb.ReserveRequest) (*providerpb.Reservation, error) {
-		got = append(got, r.GetClaimedIds())
+		got = append(got, r.ToClaimed())
 
 		if fails {
 			return nil, providerpb.NewStatus(hypervisor.Errorf(hypervisor.NoCapacity, "Full", "add nodes"))
@@ -441,15 +442,20 @@ func TestClaimedIDsReachTheProgram(t *testing.T) {
 		return &providerpb.Reservation{Id: 150}, nil
 	}})
 
-	p := connect(t, address, hypervisor.Options{ListClaimedIDs: func(context.Context) ([]int, error) { return []int{101, 102}, nil }})
+	claimed := []hypervisor.ClaimedMachine{{ID: 101}, {
+		ID: 102, Node: "n1", OwnerUID: "uid", CPU: 2, Memory: 1 << 30, Devices: []hypervisor.Device{{Name: "gpu", Count: 1, GPU: true}},
+	}}
+	p := connect(t, address, hypervisor.Options{ListClaimed: func(context.Context, string) ([]hypervisor.ClaimedMachine, error) {
+		return claimed, nil
+	}})
 
 	for i := range 3 {
 		fails = i == 0
 		_, _ = p.Reserve(t.Context(), hypervisor.MachineSpec{})
 	}
 
-	if len(got) != 3 || len(got[0]) != 2 || len(got[1]) != 2 || len(got[2]) != 0 {
-		t.Errorf("got %v", got)
+	if diff := cmp.Diff([][]hypervisor.ClaimedMachine{claimed, claimed, nil}, got); diff != "" {
+		t.Errorf("claimed machines (-want +got):\n%s", diff)
 	}
 }
 

@@ -143,8 +143,8 @@ func (s *sessions) stopExpectingWake(owner hypervisor.Owner) {
 	delete(s.waiting, owner)
 }
 
-// needsClaimedIDs reports whether no call of Reserve has succeeded in the session.
-func (s *sessions) needsClaimedIDs(session string) bool {
+// needsClaimed reports whether no call of Reserve has succeeded in the session.
+func (s *sessions) needsClaimed(session string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

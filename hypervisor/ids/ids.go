@@ -6,6 +6,7 @@ package ids
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -37,6 +38,8 @@ type Allocator[T any] struct {
 	claimed map[int]string
 	// taken holds the ids that belong to a machine of another owner.
 	taken map[int]bool
+	// restored holds the values of machines that another process has placed, by the owner's UID.
+	restored map[string]reservation[T]
 }
 
 type reservation[T any] struct {
@@ -53,12 +56,17 @@ func New[T any](lowest, highest int, now func() time.Time, searchStart func(owne
 	return &Allocator[T]{
 		min: lowest, max: highest, now: now, searchStart: searchStart,
 		byID: map[int]reservation[T]{}, byOwner: map[string]int{}, claimed: map[int]string{}, taken: map[int]bool{},
+		restored: map[string]reservation[T]{},
 	}
 }
 
-// LoadClaimed reads the ids that claims already hold with listClaimed, which is
-// hypervisor.Options.ListClaimedIDs and may be nil. After the first success, further calls do nothing.
-func (a *Allocator[T]) LoadClaimed(ctx context.Context, listClaimed func(context.Context) ([]int, error)) error {
+// LoadClaimed reads the machines that claims already hold with listClaimed, which is
+// hypervisor.Options.ListClaimed and may be nil. It calls restore, which may be nil, for each machine of the
+// cluster that has a node and may not run yet. After the first success, further calls do nothing.
+func (a *Allocator[T]) LoadClaimed(
+	ctx context.Context, cluster string,
+	listClaimed func(context.Context, string) ([]hypervisor.ClaimedMachine, error), restore func(hypervisor.ClaimedMachine),
+) error {
 	a.loadMu.Lock()
 	defer a.loadMu.Unlock()
 
@@ -66,23 +74,40 @@ func (a *Allocator[T]) LoadClaimed(ctx context.Context, listClaimed func(context
 		return nil
 	}
 
-	ids, err := listClaimed(ctx)
+	machines, err := listClaimed(ctx, cluster)
 	if err != nil {
-		return fmt.Errorf("list the ids that claims hold: %w", err)
+		return fmt.Errorf("list the machines that claims hold: %w", err)
 	}
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	for _, m := range machines {
+		a.addClaimed(m.ID)
 
-	for _, id := range ids {
-		if _, ok := a.claimed[id]; !ok {
-			a.claimed[id] = ""
+		if m.Node != "" && restore != nil {
+			restore(m)
 		}
 	}
 
 	a.hasLoadedClaimed = true
 
 	return nil
+}
+
+func (a *Allocator[T]) addClaimed(id int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if _, ok := a.claimed[id]; !ok {
+		a.claimed[id] = ""
+	}
+}
+
+// Restore keeps a value for an owner whose machine an earlier process has placed. It is one of Reservations until
+// the owner's first call of Confirm, Release or MarkTaken, or until a reservation would expire.
+func (a *Allocator[T]) Restore(owner string, value T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.restored[owner] = reservation[T]{owner: owner, expiresAt: a.now().Add(ReservationTTL), value: value}
 }
 
 // Reserve returns the id that is reserved for the owner, or reserves a free id for it together
@@ -142,15 +167,19 @@ func (a *Allocator[T]) ReservationFor(owner string) (id int, value T, ok bool) {
 	return id, a.byID[id].value, ok
 }
 
-// Reservations returns the values of all reservations, in no particular order.
+// Reservations returns the values of all reservations, also of restored ones, in no particular order.
 func (a *Allocator[T]) Reservations() []T {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	a.deleteExpired()
 
-	out := make([]T, 0, len(a.byID))
+	out := make([]T, 0, len(a.byID)+len(a.restored))
 	for _, r := range a.byID {
+		out = append(out, r.value)
+	}
+
+	for _, r := range a.restored {
 		out = append(out, r.value)
 	}
 
@@ -166,6 +195,7 @@ func (a *Allocator[T]) Confirm(id int, owner string) bool {
 
 	wasReserved := a.deleteReservation(id, owner)
 	a.claimed[id] = owner
+	delete(a.restored, owner)
 
 	return wasReserved
 }
@@ -217,6 +247,7 @@ func (a *Allocator[T]) MarkTaken(id int, owner string) {
 
 func (a *Allocator[T]) releaseLocked(id int, owner string) {
 	a.deleteReservation(id, owner)
+	delete(a.restored, owner)
 
 	if holder, ok := a.claimed[id]; ok && (holder == owner || holder == "") {
 		delete(a.claimed, id)
@@ -244,4 +275,6 @@ func (a *Allocator[T]) deleteExpired() {
 			a.deleteReservation(id, r.owner)
 		}
 	}
+
+	maps.DeleteFunc(a.restored, func(_ string, r reservation[T]) bool { return now.After(r.expiresAt) })
 }

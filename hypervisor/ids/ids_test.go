@@ -5,6 +5,7 @@ package ids_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,7 +69,9 @@ func TestReserveAvoids(t *testing.T) {
 	a := ids.New[string](100, 105, time.Now, nil)
 
 	for range 2 { // the second call does nothing
-		err := a.LoadClaimed(t.Context(), func(context.Context) ([]int, error) { return []int{100}, nil })
+		err := a.LoadClaimed(t.Context(), "", func(context.Context, string) ([]hypervisor.ClaimedMachine, error) {
+			return []hypervisor.ClaimedMachine{{ID: 100}}, nil
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,5 +107,50 @@ func TestReserveStartsAtGivenID(t *testing.T) {
 		if id, err := a.Reserve("ab", "", nil); err != nil || id != 100 {
 			t.Errorf("reserved %d (%v) after an id was allocated, want 100", id, err)
 		}
+	}
+}
+
+// A new process keeps the values of machines that another process has placed, until their owners use them or they expire.
+func TestRestoredReservations(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	a := ids.New[string](100, 105, clk.Now, nil)
+	list := func(_ context.Context, cluster string) ([]hypervisor.ClaimedMachine, error) {
+		return []hypervisor.ClaimedMachine{
+			{ID: 100, Node: cluster, OwnerUID: "a"}, {ID: 101}, {ID: 102, Node: cluster, OwnerUID: "b"}, {ID: 103, Node: cluster, OwnerUID: "c"},
+		}, nil
+	}
+
+	err := a.LoadClaimed(t.Context(), "lab", list, func(m hypervisor.ClaimedMachine) { a.Restore(m.OwnerUID, m.Node+m.OwnerUID) })
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	values := func() []string { return slices.Sorted(slices.Values(a.Reservations())) }
+
+	if got := values(); !cmp.Equal(got, []string{"laba", "labb", "labc"}) {
+		t.Errorf("restored %v", got)
+	}
+
+	// Somebody else has placed the machine, so it may exist.
+	if a.Confirm(100, "a") {
+		t.Error("want false for the first confirmation of a restored machine")
+	}
+
+	if _, _, ok := a.ReservationFor("b"); ok {
+		t.Error("a restored machine is no reservation of this process, because it may exist")
+	}
+
+	a.Release(102, "b")
+
+	if got := values(); !cmp.Equal(got, []string{"labc"}) {
+		t.Errorf("%v are left, want that of c", got)
+	}
+
+	clk.Step(ids.ReservationTTL + time.Second)
+
+	if got := values(); len(got) != 0 {
+		t.Errorf("%v are left after their time", got)
 	}
 }

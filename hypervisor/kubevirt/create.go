@@ -46,7 +46,7 @@ func (p *Provider) advance(
 		return hypervisor.Machine{}, err
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.config.Name, p.options.ListClaimed, nil); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
@@ -113,7 +113,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return reserved, err
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.config.Name, p.options.ListClaimed, nil); err != nil {
 		return reserved, err
 	}
 

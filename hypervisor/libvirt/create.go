@@ -70,7 +70,7 @@ func (p *Provider) advance(
 		return hypervisor.Machine{}, errors.New("create machine: the spec has no reserved id")
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.loadClaimed(ctx); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
@@ -110,6 +110,8 @@ func (p *Provider) advance(
 	case exists:
 		return hypervisor.Machine{}, p.newIDTakenError(m)
 	default:
+		p.placement.renew(spec, h, p.clock.Now())
+
 		return p.create(ctx, m, seed)
 	}
 }
@@ -329,13 +331,14 @@ func (p *Provider) start(
 
 	d.active, d.waiting, d.cpu, d.memory = true, true, int64(m.spec.Shape.CPU), m.spec.Shape.Memory
 	m.host.put(d)
-	p.placement.done(m.spec.Owner.UID)
 
 	return p.resume(ctx, m, d, marked)
 }
 
 // resume writes the mark that the machine was started, if marked is not empty, deletes its ISO, and lets its guest run.
 func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked string) (hypervisor.Machine, error) {
+	p.placement.done(m.spec.Owner.UID) // QEMU has the resources
+
 	if marked != "" {
 		err := m.host.call(ctx, newWrite("defineDomain"), func(rpc *golibvirt.Libvirt) error {
 			_, err := rpc.DomainDefineXMLFlags(marked, 0)
@@ -391,9 +394,9 @@ func (p *Provider) advanceExisting(
 		return p.resume(ctx, m, d, marked)
 	case d.active && d.waiting:
 		return p.resume(ctx, m, d, "")
-	case d.active:
-		return newMachine(m.host, d), nil
-	case d.started:
+	case d.active, d.started:
+		p.placement.done(m.spec.Owner.UID)
+
 		return newMachine(m.host, d), nil
 	case m.spec.Standby:
 		return newMachine(m.host, d), nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"libvirt.org/go/libvirtxml"
 
@@ -45,7 +46,7 @@ func (h *host) usedAddresses(claimUID string) map[string]bool {
 // describeShortage returns a message with the first device that is not free on the host, or "" if all of the
 // machine's devices are free. The devices of machines that are placed but do not run yet are not free. A
 // standby machine needs its devices later, so all devices count as free for it. The caller holds the lock.
-func (p *placement) describeShortage(h *host, spec hypervisor.MachineSpec) string {
+func (p *placement) describeShortage(h *host, spec hypervisor.MachineSpec, now time.Time) string {
 	used := h.usedAddresses(spec.Owner.UID)
 
 	for _, d := range spec.Shape.Devices {
@@ -55,8 +56,8 @@ func (p *placement) describeShortage(h *host, spec hypervisor.MachineSpec) strin
 		if !spec.Standby {
 			free -= countUsed(all, used)
 
-			for uid, pending := range p.pending {
-				if uid != spec.Owner.UID && pending.host == h {
+			for uid, pending := range p.waiting(h, now) {
+				if uid != spec.Owner.UID {
 					free -= pending.devices[d.Name]
 				}
 			}
@@ -94,11 +95,11 @@ func formatDevices(devices []hypervisor.Device) string {
 
 // assign chooses the addresses of the machine's devices. If too few are free, the error is of kind NoCapacity
 // and names the device. The caller holds the lock.
-func (p *placement) assign(h *host, spec hypervisor.MachineSpec) ([]string, error) {
+func (p *placement) assign(h *host, spec hypervisor.MachineSpec, now time.Time) ([]string, error) {
 	used := h.usedAddresses(spec.Owner.UID)
 
-	for uid, pending := range p.pending {
-		if uid != spec.Owner.UID && pending.host == h {
+	for uid, pending := range p.waiting(h, now) {
+		if uid != spec.Owner.UID {
 			for _, address := range pending.addresses {
 				used[address] = true
 			}
@@ -133,9 +134,8 @@ func (p *Provider) assignDevices(h *host, spec hypervisor.MachineSpec) (string, 
 	defer p.placement.mu.Unlock()
 
 	now := p.clock.Now()
-	p.placement.reserved(h, now) // forgets the machines that were not created in time
 
-	addresses, err := p.placement.assign(h, spec)
+	addresses, err := p.placement.assign(h, spec, now)
 	if err != nil {
 		return "", err
 	}

@@ -36,18 +36,18 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 
 	var p placement
 
-	first, err := p.assign(h, newDeviceSpec("a", 1))
+	first, err := p.assign(h, newDeviceSpec("a", 1), time.Now())
 	if err != nil || strings.Join(first, ",") != secondGPU {
 		t.Fatalf("want device %s, got %v (%v)", secondGPU, first, err)
 	}
 
 	p.put(newDeviceSpec("a", 1), h, time.Now(), first)
 
-	if again, err := p.assign(h, newDeviceSpec("a", 1)); err != nil || strings.Join(again, ",") != secondGPU {
+	if again, err := p.assign(h, newDeviceSpec("a", 1), time.Now()); err != nil || strings.Join(again, ",") != secondGPU {
 		t.Errorf("want the same device again, got %v (%v)", again, err)
 	}
 
-	_, err = p.assign(h, newDeviceSpec("b", 1))
+	_, err = p.assign(h, newDeviceSpec("b", 1), time.Now())
 	if !hypervisor.Is(err, hypervisor.NoCapacity) || !strings.Contains(err.Error(), "0 of 2 devices gpu of host host-1 are free") {
 		t.Errorf("want an error of kind NoCapacity, got %v", err)
 	}
@@ -55,7 +55,7 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 	running.active = false
 	h.put(running)
 
-	if got, err := p.assign(h, newDeviceSpec("b", 1)); err != nil || strings.Join(got, ",") != firstGPU {
+	if got, err := p.assign(h, newDeviceSpec("b", 1), time.Now()); err != nil || strings.Join(got, ",") != firstGPU {
 		t.Errorf("want the device of the machine that was powered off, got %v (%v)", got, err)
 	}
 }

@@ -4,6 +4,7 @@
 package libvirt
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 )
 
 const gibibyte = 1 << 30
@@ -145,4 +147,63 @@ func TestStandbyMachineStartsWithinTheLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A new process counts the machines that claims hold and that do not run yet. It counts a machine that runs only once, one
+// that is being created for as long as that takes, and one that nobody creates for the time of a reservation.
+func TestClaimedMachinesFillTheHost(t *testing.T) {
+	t.Parallel()
+
+	h := newLimitedHost(t, hypervisor.Host{Devices: map[string][]string{"gpu": {firstGPU}}})
+	h.provider.options.ListClaimed = func(context.Context, string) ([]hypervisor.ClaimedMachine, error) {
+		return []hypervisor.ClaimedMachine{
+			{ID: 100001, Node: "host-1", OwnerUID: "claim-1", CPU: 1, Memory: 40 * gibibyte, Devices: []hypervisor.Device{{Name: "gpu", Count: 1}}},
+			{ID: 100002, Node: "gone", OwnerUID: "claim-2", CPU: 1, Memory: 40 * gibibyte},
+			{ID: 100003},
+		}, nil
+	}
+
+	reserve := func(spec hypervisor.MachineSpec, refusal string) {
+		t.Helper()
+
+		_, err := h.provider.Reserve(t.Context(), spec)
+		if refusal == "" && err != nil || refusal != "" && (err == nil || !strings.Contains(err.Error(), refusal)) {
+			t.Errorf("want the refusal %q, got %v", refusal, err)
+		}
+	}
+	withGPU := newLimitedSpec(4, 1, gibibyte)
+	withGPU.Shape.Devices = []hypervisor.Device{{Name: "gpu", Count: 1}}
+
+	// 64 GiB without the 8 GiB of the foreign domain and the 40 GiB of the claimed machine.
+	reserve(newLimitedSpec(3, 1, 17*gibibyte), "16384 MiB of memory are free")
+	reserve(withGPU, "0 of 1 devices gpu are free")
+	reserve(newLimitedSpec(3, 1, 12*gibibyte), "")
+
+	// The machine runs, so the host accounts for its memory.
+	running := domain{uuid: golibvirt.UUID{3}, name: "claim-1-100001", isOurs: true, active: true, cpu: 1, memory: 40 * gibibyte}
+	running.record.MachineClaim.UID = "claim-1"
+	h.put(running)
+	reserve(newLimitedSpec(5, 1, 5*gibibyte), "4096 MiB of memory are free")
+	reserve(newLimitedSpec(5, 1, 3*gibibyte), "")
+	h.remove(running.uuid)
+
+	// Its creation takes longer than a reservation.
+	clk, isFake := h.provider.clock.(*clocktesting.FakeClock)
+	if !isFake {
+		t.Fatalf("the clock is a %T", h.provider.clock)
+	}
+
+	later := func() {
+		clk.Step(ids.ReservationTTL - time.Minute)
+
+		h.storage.readAt, h.inventory.listedAt = clk.Now(), clk.Now()
+		h.templates[limitedTemplate] = cachedTemplate{readAt: clk.Now()}
+	}
+
+	later()
+	h.provider.placement.renew(newLimitedSpec(1, 1, 40*gibibyte), h, clk.Now())
+	later()
+	reserve(newLimitedSpec(6, 1, 17*gibibyte), "16384 MiB of memory are free")
+	later()
+	reserve(newLimitedSpec(6, 1, 17*gibibyte), "")
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +40,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return hypervisor.Reservation{}, errors.New("reserve an id: the owner of the machine has no UID")
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.loadClaimed(ctx); err != nil {
 		return hypervisor.Reservation{}, err
 	}
 
@@ -77,6 +78,18 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	p.placement.put(spec, chosen, p.clock.Now(), nil)
 
 	return hypervisor.Reservation{ID: id, Node: chosen.config.Name}, nil
+}
+
+// loadClaimed reads the IDs that claims hold, and reserves the resources of machines that an earlier process has placed and
+// that may not exist yet.
+func (p *Provider) loadClaimed(ctx context.Context) error {
+	return p.ids.LoadClaimed(ctx, p.config.Name, p.options.ListClaimed, func(m hypervisor.ClaimedMachine) {
+		if h, ok := p.byName[m.Node]; ok {
+			spec := hypervisor.MachineSpec{Owner: hypervisor.Owner{UID: m.OwnerUID}}
+			spec.Shape.CPU, spec.Shape.Memory, spec.Shape.Devices = m.CPU, m.Memory, m.Devices
+			p.placement.renew(spec, h, p.clock.Now())
+		}
+	})
 }
 
 // findOwned finds the claim's machine with any ID.
@@ -227,7 +240,7 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 			available = c.total
 		}
 
-		shortage := p.placement.describeShortage(c.host, spec)
+		shortage := p.placement.describeShortage(c.host, spec, p.clock.Now())
 
 		switch {
 		case c.trouble == "" && shortage != "":
@@ -276,16 +289,43 @@ func (p *placement) put(spec hypervisor.MachineSpec, h *host, now time.Time, add
 	p.pending[spec.Owner.UID] = pending
 }
 
+// renew keeps the resources of a machine that is being created, however long that takes. It also records those of a machine
+// that an earlier process has placed.
+func (p *placement) renew(spec hypervisor.MachineSpec, h *host, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.put(spec, h, now, p.pending[spec.Owner.UID].addresses)
+}
+
+// waiting returns the machines that were placed on the host and do not run yet, by the owner's UID. The host accounts for
+// those that run. The caller holds the lock.
+func (p *placement) waiting(h *host, now time.Time) map[string]pendingMachine {
+	maps.DeleteFunc(p.pending, func(_ string, pending pendingMachine) bool { return now.After(pending.expiresAt) })
+
+	out := map[string]pendingMachine{}
+
+	for uid, pending := range p.pending {
+		if pending.host == h {
+			out[uid] = pending
+		}
+	}
+
+	for _, d := range h.domains() {
+		if d.isOurs && d.active {
+			delete(out, d.record.MachineClaim.UID)
+		}
+	}
+
+	return out
+}
+
 // reserved returns the resources of the machines that were placed on the host. The caller holds the lock.
 func (p *placement) reserved(h *host, now time.Time) hypervisor.Resources {
 	var out hypervisor.Resources
 
-	for uid, pending := range p.pending {
-		if now.After(pending.expiresAt) {
-			delete(p.pending, uid)
-		} else if pending.host == h {
-			out = sum(out, pending.resources)
-		}
+	for _, pending := range p.waiting(h, now) {
+		out = sum(out, pending.resources)
 	}
 
 	return out

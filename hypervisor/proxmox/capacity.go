@@ -139,10 +139,17 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 
 // reservation is the memory of a node, in bytes, that is reserved for the machine of a reserved ID.
 type reservation struct {
+	// id is set if an earlier process has reserved the ID. Then the machine may exist.
+	id     int
 	node   string
 	memory int64
 	// devices are the devices of the node that are reserved for it.
 	devices deviceCounts
+}
+
+// isRunning reports whether the list accounts for the resources of the machine.
+func (r reservation) isRunning(vms vmsByID) bool {
+	return r.id != 0 && vms[r.id].Status == statusRunning
 }
 
 // sumReservations returns two values per node: the memory of machines that will run and that the list does
@@ -151,8 +158,13 @@ func (p *Provider) sumReservations(vms vmsByID) (memory map[string]int64, queue 
 	queue, memory = map[string]int{}, map[string]int64{}
 
 	for _, reserved := range p.ids.Reservations() {
-		queue[reserved.node]++
-		memory[reserved.node] += reserved.memory
+		if _, exists := vms[reserved.id]; !exists {
+			queue[reserved.node]++
+		}
+
+		if !reserved.isRunning(vms) {
+			memory[reserved.node] += reserved.memory
+		}
 	}
 
 	p.mu.Lock()

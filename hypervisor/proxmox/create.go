@@ -49,7 +49,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 		return hypervisor.Machine{}, errors.New("create machine: the spec needs the UID of an owner and a reserved id")
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.loadClaimed(ctx); err != nil {
 		return hypervisor.Machine{}, err
 	}
 

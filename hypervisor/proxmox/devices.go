@@ -241,7 +241,9 @@ func (p *Provider) sumDevices(vms vmsByID, owned map[int]knownVM) map[string]dev
 	}
 
 	for _, reserved := range p.ids.Reservations() {
-		add(reserved.node, reserved.devices)
+		if !reserved.isRunning(vms) {
+			add(reserved.node, reserved.devices)
+		}
 	}
 
 	p.mu.Lock()

@@ -22,7 +22,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, errors.New("reserve an id: the owner of the machine has no UID")
 	}
 
-	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+	if err := p.loadClaimed(ctx); err != nil {
 		return out, err
 	}
 
@@ -93,6 +93,14 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	})
 
 	return out, err
+}
+
+// loadClaimed reads the IDs that claims hold, and reserves the memory and the devices of machines that an earlier process has
+// placed and that may not exist yet.
+func (p *Provider) loadClaimed(ctx context.Context) error {
+	return p.ids.LoadClaimed(ctx, p.config.Name, p.options.ListClaimed, func(m hypervisor.ClaimedMachine) {
+		p.ids.Restore(m.OwnerUID, reservation{id: m.ID, node: m.Node, memory: m.Memory, devices: newDeviceCounts(m.Devices)})
+	})
 }
 
 // addReservations fills the fields of the candidates that depend on other placements. A standby machine needs its devices

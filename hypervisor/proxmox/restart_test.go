@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync"
@@ -528,4 +529,59 @@ func TestConcurrentReservations(t *testing.T) {
 			t.Errorf("%d machines on node %s, want %d: %v", nodes[node.Name], node.Name, each, nodes)
 		}
 	}
+}
+
+// A new process counts the memory of machines that claims hold and that do not run yet, and it counts a machine that runs
+// only once.
+func TestClaimedMachinesKeepTheirMemory(t *testing.T) {
+	t.Parallel()
+
+	var claimed []hypervisor.ClaimedMachine
+
+	s := pvetest.New(t, fastModel())
+	connectNew := func() hypervisor.Connection {
+		return connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
+			c.Nodes = []string{"pve1"}
+			o.ListClaimed = func(_ context.Context, cluster string) ([]hypervisor.ClaimedMachine, error) {
+				if cluster != c.Name {
+					t.Errorf("asked for the machines of cluster %s, want %s", cluster, c.Name)
+				}
+
+				return claimed, nil
+			}
+		})
+	}
+	first := connectNew()
+
+	capacity, err := first.Capacity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// The node has memory for one of these, and for a small machine.
+	newLargeSpec := func(n int) hypervisor.MachineSpec {
+		spec := newSpec(n)
+		spec.Shape.Memory = capacity.Free.Memory / 10 * 6 &^ (1<<20 - 1)
+
+		return spec
+	}
+	placed := reserve(t, first, newLargeSpec(1))
+	first.Close()
+
+	claimed = []hypervisor.ClaimedMachine{{
+		ID: placed.ID, Node: placed.Node, OwnerUID: placed.Owner.UID, CPU: placed.Shape.CPU, Memory: placed.Shape.Memory,
+	}}
+	second := connectNew()
+	requireError(t, errorOf(second.Reserve(t.Context(), newLargeSpec(2))), hypervisor.NoCapacity, "pve1 has")
+	create(t, second, placed)
+	requireError(t, errorOf(second.Reserve(t.Context(), newLargeSpec(2))), hypervisor.NoCapacity, "pve1 has")
+
+	// The claim has not recorded yet that the machine runs.
+	third := connectNew()
+	small := newSpec(3)
+	small.Shape.Memory = capacity.Free.Memory / 10 * 3 &^ (1<<20 - 1)
+
+	reserve(t, third, small)
+	remove(t, third, placed)
+	reserve(t, third, newLargeSpec(2))
 }

@@ -102,29 +102,37 @@ func (x *TemplateRef) ToTemplateRef() hypervisor.TemplateRef {
 
 // NewShape returns the message of a Shape.
 func NewShape(shape hypervisor.Shape) *Shape {
-	var devices []*Device
-	for _, d := range shape.Devices {
-		devices = append(devices, &Device{Name: d.Name, Count: int64(d.Count), Gpu: d.GPU})
-	}
-
 	return &Shape{
 		Cpu: int64(shape.CPU), Memory: shape.Memory, Disk: shape.Disk, Linked: shape.Linked, Storage: shape.Storage,
 		Bridge: shape.Bridge, Vlan: int64(shape.VLAN), Tpm: shape.TPM, CloudInitSource: shape.CloudInitSource,
-		SnippetsStorage: shape.SnippetsStorage, Nested: shape.Nested, Devices: devices,
+		SnippetsStorage: shape.SnippetsStorage, Nested: shape.Nested, Devices: newDevices(shape.Devices),
 	}
+}
+
+func newDevices(devices []hypervisor.Device) []*Device {
+	var out []*Device
+	for _, d := range devices {
+		out = append(out, &Device{Name: d.Name, Count: int64(d.Count), Gpu: d.GPU})
+	}
+
+	return out
+}
+
+func toDevices(devices []*Device) []hypervisor.Device {
+	var out []hypervisor.Device
+	for _, d := range devices {
+		out = append(out, hypervisor.Device{Name: d.GetName(), Count: int(d.GetCount()), GPU: d.GetGpu()})
+	}
+
+	return out
 }
 
 // ToShape returns the Shape of a message.
 func (x *Shape) ToShape() hypervisor.Shape {
-	var devices []hypervisor.Device
-	for _, d := range x.GetDevices() {
-		devices = append(devices, hypervisor.Device{Name: d.GetName(), Count: int(d.GetCount()), GPU: d.GetGpu()})
-	}
-
 	return hypervisor.Shape{
 		CPU: int(x.GetCpu()), Memory: x.GetMemory(), Disk: x.GetDisk(), Linked: x.GetLinked(), Storage: x.GetStorage(),
 		Bridge: x.GetBridge(), VLAN: int(x.GetVlan()), TPM: x.GetTpm(), CloudInitSource: x.GetCloudInitSource(),
-		SnippetsStorage: x.GetSnippetsStorage(), Nested: x.GetNested(), Devices: devices,
+		SnippetsStorage: x.GetSnippetsStorage(), Nested: x.GetNested(), Devices: toDevices(x.GetDevices()),
 	}
 }
 
@@ -190,6 +198,39 @@ func (x *MachineSpec) ToMachineSpec() hypervisor.MachineSpec {
 			AddressNetwork: x.GetNetwork().GetAddressNetwork(),
 		},
 	}
+}
+
+// SetClaimed adds the machines that claims hold to a request.
+func (x *ReserveRequest) SetClaimed(machines []hypervisor.ClaimedMachine) {
+	for _, m := range machines {
+		x.ClaimedIds = append(x.ClaimedIds, int64(m.ID))
+
+		if m.Node != "" {
+			x.PlacedMachines = append(x.PlacedMachines, &PlacedMachine{
+				Id: int64(m.ID), Node: m.Node, OwnerUid: m.OwnerUID, Cpu: int64(m.CPU), Memory: m.Memory, Devices: newDevices(m.Devices),
+			})
+		}
+	}
+}
+
+// ToClaimed returns the machines that claims hold.
+func (x *ReserveRequest) ToClaimed() []hypervisor.ClaimedMachine {
+	var out []hypervisor.ClaimedMachine
+
+	placed := map[int64]*PlacedMachine{}
+	for _, m := range x.GetPlacedMachines() {
+		placed[m.GetId()] = m
+	}
+
+	for _, id := range x.GetClaimedIds() {
+		m := placed[id]
+		out = append(out, hypervisor.ClaimedMachine{
+			ID: int(id), Node: m.GetNode(), OwnerUID: m.GetOwnerUid(), CPU: int(m.GetCpu()), Memory: m.GetMemory(),
+			Devices: toDevices(m.GetDevices()),
+		})
+	}
+
+	return out
 }
 
 // NewReservation returns the message of a Reservation.

@@ -1420,9 +1420,12 @@ type ReserveRequest struct {
 	Spec  *MachineSpec           `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// claimed_ids are the IDs that claims hold. The operator sends them until a call of Reserve has succeeded in the
 	// session, so that a restarted program does not reserve them again.
-	ClaimedIds    []int64 `protobuf:"varint,2,rep,packed,name=claimed_ids,json=claimedIds,proto3" json:"claimed_ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ClaimedIds []int64 `protobuf:"varint,2,rep,packed,name=claimed_ids,json=claimedIds,proto3" json:"claimed_ids,omitempty"`
+	// placed_machines are the machines with these IDs that are placed on a node and were not started yet. They may not exist
+	// yet, so a restarted program does not see what they will use of their nodes.
+	PlacedMachines []*PlacedMachine `protobuf:"bytes,3,rep,name=placed_machines,json=placedMachines,proto3" json:"placed_machines,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ReserveRequest) Reset() {
@@ -1469,6 +1472,98 @@ func (x *ReserveRequest) GetClaimedIds() []int64 {
 	return nil
 }
 
+func (x *ReserveRequest) GetPlacedMachines() []*PlacedMachine {
+	if x != nil {
+		return x.PlacedMachines
+	}
+	return nil
+}
+
+type PlacedMachine struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	OwnerUid string                 `protobuf:"bytes,3,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	Cpu      int64                  `protobuf:"varint,4,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	// memory is in bytes.
+	Memory        int64     `protobuf:"varint,5,opt,name=memory,proto3" json:"memory,omitempty"`
+	Devices       []*Device `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacedMachine) Reset() {
+	*x = PlacedMachine{}
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacedMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacedMachine) ProtoMessage() {}
+
+func (x *PlacedMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacedMachine.ProtoReflect.Descriptor instead.
+func (*PlacedMachine) Descriptor() ([]byte, []int) {
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlacedMachine) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PlacedMachine) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlacedMachine) GetOwnerUid() string {
+	if x != nil {
+		return x.OwnerUid
+	}
+	return ""
+}
+
+func (x *PlacedMachine) GetCpu() int64 {
+	if x != nil {
+		return x.Cpu
+	}
+	return 0
+}
+
+func (x *PlacedMachine) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *PlacedMachine) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 type Reservation struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Id     int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1482,7 +1577,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1589,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1602,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{18}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reservation) GetId() int64 {
@@ -1551,7 +1646,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1658,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1671,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{19}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StartRequest) GetRequest() isStartRequest_Request {
@@ -1633,7 +1728,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1740,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1753,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{20}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StartResponse) GetResponse() isStartResponse_Response {
@@ -1710,7 +1805,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1817,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1830,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{21}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{22}
 }
 
 // Seed is the content of a machine's cloud-init ISO. It contains secrets.
@@ -1751,7 +1846,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1858,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1871,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{22}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Seed) GetUserData() []byte {
@@ -1818,7 +1913,7 @@ type MachineRef struct {
 
 func (x *MachineRef) Reset() {
 	*x = MachineRef{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1925,7 @@ func (x *MachineRef) String() string {
 func (*MachineRef) ProtoMessage() {}
 
 func (x *MachineRef) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1938,7 @@ func (x *MachineRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineRef.ProtoReflect.Descriptor instead.
 func (*MachineRef) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{23}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MachineRef) GetId() int64 {
@@ -1886,7 +1981,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1993,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2006,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{24}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Machine) GetId() int64 {
@@ -1992,7 +2087,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2099,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2112,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{25}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{26}
 }
 
 type ListResponse struct {
@@ -2029,7 +2124,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2136,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2149,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{26}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListResponse) GetMachines() []*Machine {
@@ -2072,7 +2167,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2179,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2192,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{27}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{28}
 }
 
 type CapacityRequest struct {
@@ -2108,7 +2203,7 @@ type CapacityRequest struct {
 
 func (x *CapacityRequest) Reset() {
 	*x = CapacityRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2215,7 @@ func (x *CapacityRequest) String() string {
 func (*CapacityRequest) ProtoMessage() {}
 
 func (x *CapacityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2228,7 @@ func (x *CapacityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapacityRequest.ProtoReflect.Descriptor instead.
 func (*CapacityRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{28}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{29}
 }
 
 type CapacityResponse struct {
@@ -2148,7 +2243,7 @@ type CapacityResponse struct {
 
 func (x *CapacityResponse) Reset() {
 	*x = CapacityResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2255,7 @@ func (x *CapacityResponse) String() string {
 func (*CapacityResponse) ProtoMessage() {}
 
 func (x *CapacityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2268,7 @@ func (x *CapacityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapacityResponse.ProtoReflect.Descriptor instead.
 func (*CapacityResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{29}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CapacityResponse) GetNodes() []*Node {
@@ -2213,7 +2308,7 @@ type Console struct {
 
 func (x *Console) Reset() {
 	*x = Console{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2320,7 @@ func (x *Console) String() string {
 func (*Console) ProtoMessage() {}
 
 func (x *Console) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2333,7 @@ func (x *Console) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Console.ProtoReflect.Descriptor instead.
 func (*Console) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{30}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Console) GetText() []byte {
@@ -2261,7 +2356,7 @@ type TerminalInput struct {
 
 func (x *TerminalInput) Reset() {
 	*x = TerminalInput{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2368,7 @@ func (x *TerminalInput) String() string {
 func (*TerminalInput) ProtoMessage() {}
 
 func (x *TerminalInput) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2381,7 @@ func (x *TerminalInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalInput.ProtoReflect.Descriptor instead.
 func (*TerminalInput) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{31}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TerminalInput) GetInput() isTerminalInput_Input {
@@ -2339,7 +2434,7 @@ type TerminalOutput struct {
 
 func (x *TerminalOutput) Reset() {
 	*x = TerminalOutput{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2446,7 @@ func (x *TerminalOutput) String() string {
 func (*TerminalOutput) ProtoMessage() {}
 
 func (x *TerminalOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2459,7 @@ func (x *TerminalOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalOutput.ProtoReflect.Descriptor instead.
 func (*TerminalOutput) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{32}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TerminalOutput) GetData() []byte {
@@ -2384,7 +2479,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2491,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2504,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{33}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecuteRequest) GetMachine() *MachineRef {
@@ -2437,7 +2532,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2544,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2557,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{34}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecuteResponse) GetStdout() []byte {
@@ -2494,7 +2589,7 @@ type NewCaseRequest struct {
 
 func (x *NewCaseRequest) Reset() {
 	*x = NewCaseRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2601,7 @@ func (x *NewCaseRequest) String() string {
 func (*NewCaseRequest) ProtoMessage() {}
 
 func (x *NewCaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2614,7 @@ func (x *NewCaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewCaseRequest.ProtoReflect.Descriptor instead.
 func (*NewCaseRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{35}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{36}
 }
 
 type CaseRef struct {
@@ -2531,7 +2626,7 @@ type CaseRef struct {
 
 func (x *CaseRef) Reset() {
 	*x = CaseRef{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +2638,7 @@ func (x *CaseRef) String() string {
 func (*CaseRef) ProtoMessage() {}
 
 func (x *CaseRef) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +2651,7 @@ func (x *CaseRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseRef.ProtoReflect.Descriptor instead.
 func (*CaseRef) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{36}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CaseRef) GetCaseId() string {
@@ -2576,7 +2671,7 @@ type CaseMachine struct {
 
 func (x *CaseMachine) Reset() {
 	*x = CaseMachine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2683,7 @@ func (x *CaseMachine) String() string {
 func (*CaseMachine) ProtoMessage() {}
 
 func (x *CaseMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2696,7 @@ func (x *CaseMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseMachine.ProtoReflect.Descriptor instead.
 func (*CaseMachine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{37}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CaseMachine) GetCaseId() string {
@@ -2626,7 +2721,7 @@ type CaseResponse struct {
 
 func (x *CaseResponse) Reset() {
 	*x = CaseResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2733,7 @@ func (x *CaseResponse) String() string {
 func (*CaseResponse) ProtoMessage() {}
 
 func (x *CaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2746,7 @@ func (x *CaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseResponse.ProtoReflect.Descriptor instead.
 func (*CaseResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{38}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{39}
 }
 
 type Case struct {
@@ -2674,7 +2769,7 @@ type Case struct {
 
 func (x *Case) Reset() {
 	*x = Case{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2781,7 @@ func (x *Case) String() string {
 func (*Case) ProtoMessage() {}
 
 func (x *Case) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2794,7 @@ func (x *Case) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Case.ProtoReflect.Descriptor instead.
 func (*Case) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{39}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Case) GetCaseId() string {
@@ -2792,7 +2887,7 @@ type Observed struct {
 
 func (x *Observed) Reset() {
 	*x = Observed{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2899,7 @@ func (x *Observed) String() string {
 func (*Observed) ProtoMessage() {}
 
 func (x *Observed) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2912,7 @@ func (x *Observed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observed.ProtoReflect.Descriptor instead.
 func (*Observed) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{40}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Observed) GetMachines() []*ObservedMachine {
@@ -2863,7 +2958,7 @@ type ObservedMachine struct {
 
 func (x *ObservedMachine) Reset() {
 	*x = ObservedMachine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2970,7 @@ func (x *ObservedMachine) String() string {
 func (*ObservedMachine) ProtoMessage() {}
 
 func (x *ObservedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +2983,7 @@ func (x *ObservedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedMachine.ProtoReflect.Descriptor instead.
 func (*ObservedMachine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{41}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ObservedMachine) GetId() int64 {
@@ -2951,7 +3046,7 @@ type Boundary struct {
 
 func (x *Boundary) Reset() {
 	*x = Boundary{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3058,7 @@ func (x *Boundary) String() string {
 func (*Boundary) ProtoMessage() {}
 
 func (x *Boundary) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3071,7 @@ func (x *Boundary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boundary.ProtoReflect.Descriptor instead.
 func (*Boundary) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{42}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Boundary) GetBefore() bool {
@@ -3126,11 +3221,19 @@ const file_hypervisor_external_providerpb_provider_proto_rawDesc = "" +
 	"\x05shape\x18\x06 \x01(\v2\x1d.hyperfleet.provider.v1.ShapeR\x05shape\x12\x1a\n" +
 	"\bstrategy\x18\a \x01(\tR\bstrategy\x12\x18\n" +
 	"\astandby\x18\b \x01(\bR\astandby\x12@\n" +
-	"\anetwork\x18\t \x01(\v2&.hyperfleet.provider.v1.NetworkOptionsR\anetwork\"j\n" +
+	"\anetwork\x18\t \x01(\v2&.hyperfleet.provider.v1.NetworkOptionsR\anetwork\"\xba\x01\n" +
 	"\x0eReserveRequest\x127\n" +
 	"\x04spec\x18\x01 \x01(\v2#.hyperfleet.provider.v1.MachineSpecR\x04spec\x12\x1f\n" +
 	"\vclaimed_ids\x18\x02 \x03(\x03R\n" +
-	"claimedIds\"g\n" +
+	"claimedIds\x12N\n" +
+	"\x0fplaced_machines\x18\x03 \x03(\v2%.hyperfleet.provider.v1.PlacedMachineR\x0eplacedMachines\"\xb4\x01\n" +
+	"\rPlacedMachine\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
+	"\towner_uid\x18\x03 \x01(\tR\bownerUid\x12\x10\n" +
+	"\x03cpu\x18\x04 \x01(\x03R\x03cpu\x12\x16\n" +
+	"\x06memory\x18\x05 \x01(\x03R\x06memory\x128\n" +
+	"\adevices\x18\x06 \x03(\v2\x1e.hyperfleet.provider.v1.DeviceR\adevices\"g\n" +
 	"\vReservation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x16\n" +
@@ -3273,7 +3376,7 @@ func file_hypervisor_external_providerpb_provider_proto_rawDescGZIP() []byte {
 	return file_hypervisor_external_providerpb_provider_proto_rawDescData
 }
 
-var file_hypervisor_external_providerpb_provider_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_hypervisor_external_providerpb_provider_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_hypervisor_external_providerpb_provider_proto_goTypes = []any{
 	(*Error)(nil),                 // 0: hyperfleet.provider.v1.Error
 	(*ConnectRequest)(nil),        // 1: hyperfleet.provider.v1.ConnectRequest
@@ -3293,41 +3396,42 @@ var file_hypervisor_external_providerpb_provider_proto_goTypes = []any{
 	(*NetworkOptions)(nil),        // 15: hyperfleet.provider.v1.NetworkOptions
 	(*MachineSpec)(nil),           // 16: hyperfleet.provider.v1.MachineSpec
 	(*ReserveRequest)(nil),        // 17: hyperfleet.provider.v1.ReserveRequest
-	(*Reservation)(nil),           // 18: hyperfleet.provider.v1.Reservation
-	(*StartRequest)(nil),          // 19: hyperfleet.provider.v1.StartRequest
-	(*StartResponse)(nil),         // 20: hyperfleet.provider.v1.StartResponse
-	(*SeedRequest)(nil),           // 21: hyperfleet.provider.v1.SeedRequest
-	(*Seed)(nil),                  // 22: hyperfleet.provider.v1.Seed
-	(*MachineRef)(nil),            // 23: hyperfleet.provider.v1.MachineRef
-	(*Machine)(nil),               // 24: hyperfleet.provider.v1.Machine
-	(*ListRequest)(nil),           // 25: hyperfleet.provider.v1.ListRequest
-	(*ListResponse)(nil),          // 26: hyperfleet.provider.v1.ListResponse
-	(*DeleteResponse)(nil),        // 27: hyperfleet.provider.v1.DeleteResponse
-	(*CapacityRequest)(nil),       // 28: hyperfleet.provider.v1.CapacityRequest
-	(*CapacityResponse)(nil),      // 29: hyperfleet.provider.v1.CapacityResponse
-	(*Console)(nil),               // 30: hyperfleet.provider.v1.Console
-	(*TerminalInput)(nil),         // 31: hyperfleet.provider.v1.TerminalInput
-	(*TerminalOutput)(nil),        // 32: hyperfleet.provider.v1.TerminalOutput
-	(*ExecuteRequest)(nil),        // 33: hyperfleet.provider.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),       // 34: hyperfleet.provider.v1.ExecuteResponse
-	(*NewCaseRequest)(nil),        // 35: hyperfleet.provider.v1.NewCaseRequest
-	(*CaseRef)(nil),               // 36: hyperfleet.provider.v1.CaseRef
-	(*CaseMachine)(nil),           // 37: hyperfleet.provider.v1.CaseMachine
-	(*CaseResponse)(nil),          // 38: hyperfleet.provider.v1.CaseResponse
-	(*Case)(nil),                  // 39: hyperfleet.provider.v1.Case
-	(*Observed)(nil),              // 40: hyperfleet.provider.v1.Observed
-	(*ObservedMachine)(nil),       // 41: hyperfleet.provider.v1.ObservedMachine
-	(*Boundary)(nil),              // 42: hyperfleet.provider.v1.Boundary
-	nil,                           // 43: hyperfleet.provider.v1.ConnectRequest.TagsEntry
-	nil,                           // 44: hyperfleet.provider.v1.ConnectRequest.SettingsEntry
-	nil,                           // 45: hyperfleet.provider.v1.Seed.FilesEntry
-	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
+	(*PlacedMachine)(nil),         // 18: hyperfleet.provider.v1.PlacedMachine
+	(*Reservation)(nil),           // 19: hyperfleet.provider.v1.Reservation
+	(*StartRequest)(nil),          // 20: hyperfleet.provider.v1.StartRequest
+	(*StartResponse)(nil),         // 21: hyperfleet.provider.v1.StartResponse
+	(*SeedRequest)(nil),           // 22: hyperfleet.provider.v1.SeedRequest
+	(*Seed)(nil),                  // 23: hyperfleet.provider.v1.Seed
+	(*MachineRef)(nil),            // 24: hyperfleet.provider.v1.MachineRef
+	(*Machine)(nil),               // 25: hyperfleet.provider.v1.Machine
+	(*ListRequest)(nil),           // 26: hyperfleet.provider.v1.ListRequest
+	(*ListResponse)(nil),          // 27: hyperfleet.provider.v1.ListResponse
+	(*DeleteResponse)(nil),        // 28: hyperfleet.provider.v1.DeleteResponse
+	(*CapacityRequest)(nil),       // 29: hyperfleet.provider.v1.CapacityRequest
+	(*CapacityResponse)(nil),      // 30: hyperfleet.provider.v1.CapacityResponse
+	(*Console)(nil),               // 31: hyperfleet.provider.v1.Console
+	(*TerminalInput)(nil),         // 32: hyperfleet.provider.v1.TerminalInput
+	(*TerminalOutput)(nil),        // 33: hyperfleet.provider.v1.TerminalOutput
+	(*ExecuteRequest)(nil),        // 34: hyperfleet.provider.v1.ExecuteRequest
+	(*ExecuteResponse)(nil),       // 35: hyperfleet.provider.v1.ExecuteResponse
+	(*NewCaseRequest)(nil),        // 36: hyperfleet.provider.v1.NewCaseRequest
+	(*CaseRef)(nil),               // 37: hyperfleet.provider.v1.CaseRef
+	(*CaseMachine)(nil),           // 38: hyperfleet.provider.v1.CaseMachine
+	(*CaseResponse)(nil),          // 39: hyperfleet.provider.v1.CaseResponse
+	(*Case)(nil),                  // 40: hyperfleet.provider.v1.Case
+	(*Observed)(nil),              // 41: hyperfleet.provider.v1.Observed
+	(*ObservedMachine)(nil),       // 42: hyperfleet.provider.v1.ObservedMachine
+	(*Boundary)(nil),              // 43: hyperfleet.provider.v1.Boundary
+	nil,                           // 44: hyperfleet.provider.v1.ConnectRequest.TagsEntry
+	nil,                           // 45: hyperfleet.provider.v1.ConnectRequest.SettingsEntry
+	nil,                           // 46: hyperfleet.provider.v1.Seed.FilesEntry
+	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 48: google.protobuf.Timestamp
 }
 var file_hypervisor_external_providerpb_provider_proto_depIdxs = []int32{
-	46, // 0: hyperfleet.provider.v1.Error.retry_after:type_name -> google.protobuf.Duration
-	43, // 1: hyperfleet.provider.v1.ConnectRequest.tags:type_name -> hyperfleet.provider.v1.ConnectRequest.TagsEntry
-	44, // 2: hyperfleet.provider.v1.ConnectRequest.settings:type_name -> hyperfleet.provider.v1.ConnectRequest.SettingsEntry
+	47, // 0: hyperfleet.provider.v1.Error.retry_after:type_name -> google.protobuf.Duration
+	44, // 1: hyperfleet.provider.v1.ConnectRequest.tags:type_name -> hyperfleet.provider.v1.ConnectRequest.TagsEntry
+	45, // 2: hyperfleet.provider.v1.ConnectRequest.settings:type_name -> hyperfleet.provider.v1.ConnectRequest.SettingsEntry
 	3,  // 3: hyperfleet.provider.v1.Event.connected:type_name -> hyperfleet.provider.v1.Connected
 	14, // 4: hyperfleet.provider.v1.Event.wake:type_name -> hyperfleet.provider.v1.Owner
 	6,  // 5: hyperfleet.provider.v1.Info.nodes:type_name -> hyperfleet.provider.v1.Node
@@ -3342,68 +3446,70 @@ var file_hypervisor_external_providerpb_provider_proto_depIdxs = []int32{
 	9,  // 14: hyperfleet.provider.v1.MachineSpec.shape:type_name -> hyperfleet.provider.v1.Shape
 	15, // 15: hyperfleet.provider.v1.MachineSpec.network:type_name -> hyperfleet.provider.v1.NetworkOptions
 	16, // 16: hyperfleet.provider.v1.ReserveRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
-	16, // 17: hyperfleet.provider.v1.StartRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
-	22, // 18: hyperfleet.provider.v1.StartRequest.seed:type_name -> hyperfleet.provider.v1.Seed
-	21, // 19: hyperfleet.provider.v1.StartResponse.seed_request:type_name -> hyperfleet.provider.v1.SeedRequest
-	24, // 20: hyperfleet.provider.v1.StartResponse.machine:type_name -> hyperfleet.provider.v1.Machine
-	45, // 21: hyperfleet.provider.v1.Seed.files:type_name -> hyperfleet.provider.v1.Seed.FilesEntry
-	14, // 22: hyperfleet.provider.v1.MachineRef.owner:type_name -> hyperfleet.provider.v1.Owner
-	14, // 23: hyperfleet.provider.v1.Machine.owner:type_name -> hyperfleet.provider.v1.Owner
-	47, // 24: hyperfleet.provider.v1.Machine.created_at:type_name -> google.protobuf.Timestamp
-	24, // 25: hyperfleet.provider.v1.ListResponse.machines:type_name -> hyperfleet.provider.v1.Machine
-	6,  // 26: hyperfleet.provider.v1.CapacityResponse.nodes:type_name -> hyperfleet.provider.v1.Node
-	7,  // 27: hyperfleet.provider.v1.CapacityResponse.free:type_name -> hyperfleet.provider.v1.Resources
-	7,  // 28: hyperfleet.provider.v1.CapacityResponse.total:type_name -> hyperfleet.provider.v1.Resources
-	23, // 29: hyperfleet.provider.v1.TerminalInput.machine:type_name -> hyperfleet.provider.v1.MachineRef
-	23, // 30: hyperfleet.provider.v1.ExecuteRequest.machine:type_name -> hyperfleet.provider.v1.MachineRef
-	1,  // 31: hyperfleet.provider.v1.Case.connect:type_name -> hyperfleet.provider.v1.ConnectRequest
-	8,  // 32: hyperfleet.provider.v1.Case.template:type_name -> hyperfleet.provider.v1.TemplateRef
-	9,  // 33: hyperfleet.provider.v1.Case.shape:type_name -> hyperfleet.provider.v1.Shape
-	8,  // 34: hyperfleet.provider.v1.Case.tpm_template:type_name -> hyperfleet.provider.v1.TemplateRef
-	41, // 35: hyperfleet.provider.v1.Observed.machines:type_name -> hyperfleet.provider.v1.ObservedMachine
-	1,  // 36: hyperfleet.provider.v1.Hypervisor.Connect:input_type -> hyperfleet.provider.v1.ConnectRequest
-	4,  // 37: hyperfleet.provider.v1.Hypervisor.Check:input_type -> hyperfleet.provider.v1.CheckRequest
-	11, // 38: hyperfleet.provider.v1.Hypervisor.Resolve:input_type -> hyperfleet.provider.v1.ResolveRequest
-	17, // 39: hyperfleet.provider.v1.Hypervisor.Reserve:input_type -> hyperfleet.provider.v1.ReserveRequest
-	16, // 40: hyperfleet.provider.v1.Hypervisor.Ensure:input_type -> hyperfleet.provider.v1.MachineSpec
-	19, // 41: hyperfleet.provider.v1.Hypervisor.Start:input_type -> hyperfleet.provider.v1.StartRequest
-	23, // 42: hyperfleet.provider.v1.Hypervisor.Get:input_type -> hyperfleet.provider.v1.MachineRef
-	25, // 43: hyperfleet.provider.v1.Hypervisor.List:input_type -> hyperfleet.provider.v1.ListRequest
-	23, // 44: hyperfleet.provider.v1.Hypervisor.Delete:input_type -> hyperfleet.provider.v1.MachineRef
-	28, // 45: hyperfleet.provider.v1.Hypervisor.Capacity:input_type -> hyperfleet.provider.v1.CapacityRequest
-	23, // 46: hyperfleet.provider.v1.Hypervisor.ReadConsole:input_type -> hyperfleet.provider.v1.MachineRef
-	31, // 47: hyperfleet.provider.v1.Hypervisor.OpenTerminal:input_type -> hyperfleet.provider.v1.TerminalInput
-	33, // 48: hyperfleet.provider.v1.Hypervisor.Execute:input_type -> hyperfleet.provider.v1.ExecuteRequest
-	35, // 49: hyperfleet.provider.v1.Conformance.NewCase:input_type -> hyperfleet.provider.v1.NewCaseRequest
-	36, // 50: hyperfleet.provider.v1.Conformance.Inspect:input_type -> hyperfleet.provider.v1.CaseRef
-	37, // 51: hyperfleet.provider.v1.Conformance.PowerOff:input_type -> hyperfleet.provider.v1.CaseMachine
-	37, // 52: hyperfleet.provider.v1.Conformance.OccupyID:input_type -> hyperfleet.provider.v1.CaseMachine
-	37, // 53: hyperfleet.provider.v1.Conformance.DeleteExternally:input_type -> hyperfleet.provider.v1.CaseMachine
-	36, // 54: hyperfleet.provider.v1.Conformance.WatchCalls:input_type -> hyperfleet.provider.v1.CaseRef
-	2,  // 55: hyperfleet.provider.v1.Hypervisor.Connect:output_type -> hyperfleet.provider.v1.Event
-	5,  // 56: hyperfleet.provider.v1.Hypervisor.Check:output_type -> hyperfleet.provider.v1.Info
-	12, // 57: hyperfleet.provider.v1.Hypervisor.Resolve:output_type -> hyperfleet.provider.v1.ResolveResponse
-	18, // 58: hyperfleet.provider.v1.Hypervisor.Reserve:output_type -> hyperfleet.provider.v1.Reservation
-	24, // 59: hyperfleet.provider.v1.Hypervisor.Ensure:output_type -> hyperfleet.provider.v1.Machine
-	20, // 60: hyperfleet.provider.v1.Hypervisor.Start:output_type -> hyperfleet.provider.v1.StartResponse
-	24, // 61: hyperfleet.provider.v1.Hypervisor.Get:output_type -> hyperfleet.provider.v1.Machine
-	26, // 62: hyperfleet.provider.v1.Hypervisor.List:output_type -> hyperfleet.provider.v1.ListResponse
-	27, // 63: hyperfleet.provider.v1.Hypervisor.Delete:output_type -> hyperfleet.provider.v1.DeleteResponse
-	29, // 64: hyperfleet.provider.v1.Hypervisor.Capacity:output_type -> hyperfleet.provider.v1.CapacityResponse
-	30, // 65: hyperfleet.provider.v1.Hypervisor.ReadConsole:output_type -> hyperfleet.provider.v1.Console
-	32, // 66: hyperfleet.provider.v1.Hypervisor.OpenTerminal:output_type -> hyperfleet.provider.v1.TerminalOutput
-	34, // 67: hyperfleet.provider.v1.Hypervisor.Execute:output_type -> hyperfleet.provider.v1.ExecuteResponse
-	39, // 68: hyperfleet.provider.v1.Conformance.NewCase:output_type -> hyperfleet.provider.v1.Case
-	40, // 69: hyperfleet.provider.v1.Conformance.Inspect:output_type -> hyperfleet.provider.v1.Observed
-	38, // 70: hyperfleet.provider.v1.Conformance.PowerOff:output_type -> hyperfleet.provider.v1.CaseResponse
-	38, // 71: hyperfleet.provider.v1.Conformance.OccupyID:output_type -> hyperfleet.provider.v1.CaseResponse
-	38, // 72: hyperfleet.provider.v1.Conformance.DeleteExternally:output_type -> hyperfleet.provider.v1.CaseResponse
-	42, // 73: hyperfleet.provider.v1.Conformance.WatchCalls:output_type -> hyperfleet.provider.v1.Boundary
-	55, // [55:74] is the sub-list for method output_type
-	36, // [36:55] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	18, // 17: hyperfleet.provider.v1.ReserveRequest.placed_machines:type_name -> hyperfleet.provider.v1.PlacedMachine
+	10, // 18: hyperfleet.provider.v1.PlacedMachine.devices:type_name -> hyperfleet.provider.v1.Device
+	16, // 19: hyperfleet.provider.v1.StartRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
+	23, // 20: hyperfleet.provider.v1.StartRequest.seed:type_name -> hyperfleet.provider.v1.Seed
+	22, // 21: hyperfleet.provider.v1.StartResponse.seed_request:type_name -> hyperfleet.provider.v1.SeedRequest
+	25, // 22: hyperfleet.provider.v1.StartResponse.machine:type_name -> hyperfleet.provider.v1.Machine
+	46, // 23: hyperfleet.provider.v1.Seed.files:type_name -> hyperfleet.provider.v1.Seed.FilesEntry
+	14, // 24: hyperfleet.provider.v1.MachineRef.owner:type_name -> hyperfleet.provider.v1.Owner
+	14, // 25: hyperfleet.provider.v1.Machine.owner:type_name -> hyperfleet.provider.v1.Owner
+	48, // 26: hyperfleet.provider.v1.Machine.created_at:type_name -> google.protobuf.Timestamp
+	25, // 27: hyperfleet.provider.v1.ListResponse.machines:type_name -> hyperfleet.provider.v1.Machine
+	6,  // 28: hyperfleet.provider.v1.CapacityResponse.nodes:type_name -> hyperfleet.provider.v1.Node
+	7,  // 29: hyperfleet.provider.v1.CapacityResponse.free:type_name -> hyperfleet.provider.v1.Resources
+	7,  // 30: hyperfleet.provider.v1.CapacityResponse.total:type_name -> hyperfleet.provider.v1.Resources
+	24, // 31: hyperfleet.provider.v1.TerminalInput.machine:type_name -> hyperfleet.provider.v1.MachineRef
+	24, // 32: hyperfleet.provider.v1.ExecuteRequest.machine:type_name -> hyperfleet.provider.v1.MachineRef
+	1,  // 33: hyperfleet.provider.v1.Case.connect:type_name -> hyperfleet.provider.v1.ConnectRequest
+	8,  // 34: hyperfleet.provider.v1.Case.template:type_name -> hyperfleet.provider.v1.TemplateRef
+	9,  // 35: hyperfleet.provider.v1.Case.shape:type_name -> hyperfleet.provider.v1.Shape
+	8,  // 36: hyperfleet.provider.v1.Case.tpm_template:type_name -> hyperfleet.provider.v1.TemplateRef
+	42, // 37: hyperfleet.provider.v1.Observed.machines:type_name -> hyperfleet.provider.v1.ObservedMachine
+	1,  // 38: hyperfleet.provider.v1.Hypervisor.Connect:input_type -> hyperfleet.provider.v1.ConnectRequest
+	4,  // 39: hyperfleet.provider.v1.Hypervisor.Check:input_type -> hyperfleet.provider.v1.CheckRequest
+	11, // 40: hyperfleet.provider.v1.Hypervisor.Resolve:input_type -> hyperfleet.provider.v1.ResolveRequest
+	17, // 41: hyperfleet.provider.v1.Hypervisor.Reserve:input_type -> hyperfleet.provider.v1.ReserveRequest
+	16, // 42: hyperfleet.provider.v1.Hypervisor.Ensure:input_type -> hyperfleet.provider.v1.MachineSpec
+	20, // 43: hyperfleet.provider.v1.Hypervisor.Start:input_type -> hyperfleet.provider.v1.StartRequest
+	24, // 44: hyperfleet.provider.v1.Hypervisor.Get:input_type -> hyperfleet.provider.v1.MachineRef
+	26, // 45: hyperfleet.provider.v1.Hypervisor.List:input_type -> hyperfleet.provider.v1.ListRequest
+	24, // 46: hyperfleet.provider.v1.Hypervisor.Delete:input_type -> hyperfleet.provider.v1.MachineRef
+	29, // 47: hyperfleet.provider.v1.Hypervisor.Capacity:input_type -> hyperfleet.provider.v1.CapacityRequest
+	24, // 48: hyperfleet.provider.v1.Hypervisor.ReadConsole:input_type -> hyperfleet.provider.v1.MachineRef
+	32, // 49: hyperfleet.provider.v1.Hypervisor.OpenTerminal:input_type -> hyperfleet.provider.v1.TerminalInput
+	34, // 50: hyperfleet.provider.v1.Hypervisor.Execute:input_type -> hyperfleet.provider.v1.ExecuteRequest
+	36, // 51: hyperfleet.provider.v1.Conformance.NewCase:input_type -> hyperfleet.provider.v1.NewCaseRequest
+	37, // 52: hyperfleet.provider.v1.Conformance.Inspect:input_type -> hyperfleet.provider.v1.CaseRef
+	38, // 53: hyperfleet.provider.v1.Conformance.PowerOff:input_type -> hyperfleet.provider.v1.CaseMachine
+	38, // 54: hyperfleet.provider.v1.Conformance.OccupyID:input_type -> hyperfleet.provider.v1.CaseMachine
+	38, // 55: hyperfleet.provider.v1.Conformance.DeleteExternally:input_type -> hyperfleet.provider.v1.CaseMachine
+	37, // 56: hyperfleet.provider.v1.Conformance.WatchCalls:input_type -> hyperfleet.provider.v1.CaseRef
+	2,  // 57: hyperfleet.provider.v1.Hypervisor.Connect:output_type -> hyperfleet.provider.v1.Event
+	5,  // 58: hyperfleet.provider.v1.Hypervisor.Check:output_type -> hyperfleet.provider.v1.Info
+	12, // 59: hyperfleet.provider.v1.Hypervisor.Resolve:output_type -> hyperfleet.provider.v1.ResolveResponse
+	19, // 60: hyperfleet.provider.v1.Hypervisor.Reserve:output_type -> hyperfleet.provider.v1.Reservation
+	25, // 61: hyperfleet.provider.v1.Hypervisor.Ensure:output_type -> hyperfleet.provider.v1.Machine
+	21, // 62: hyperfleet.provider.v1.Hypervisor.Start:output_type -> hyperfleet.provider.v1.StartResponse
+	25, // 63: hyperfleet.provider.v1.Hypervisor.Get:output_type -> hyperfleet.provider.v1.Machine
+	27, // 64: hyperfleet.provider.v1.Hypervisor.List:output_type -> hyperfleet.provider.v1.ListResponse
+	28, // 65: hyperfleet.provider.v1.Hypervisor.Delete:output_type -> hyperfleet.provider.v1.DeleteResponse
+	30, // 66: hyperfleet.provider.v1.Hypervisor.Capacity:output_type -> hyperfleet.provider.v1.CapacityResponse
+	31, // 67: hyperfleet.provider.v1.Hypervisor.ReadConsole:output_type -> hyperfleet.provider.v1.Console
+	33, // 68: hyperfleet.provider.v1.Hypervisor.OpenTerminal:output_type -> hyperfleet.provider.v1.TerminalOutput
+	35, // 69: hyperfleet.provider.v1.Hypervisor.Execute:output_type -> hyperfleet.provider.v1.ExecuteResponse
+	40, // 70: hyperfleet.provider.v1.Conformance.NewCase:output_type -> hyperfleet.provider.v1.Case
+	41, // 71: hyperfleet.provider.v1.Conformance.Inspect:output_type -> hyperfleet.provider.v1.Observed
+	39, // 72: hyperfleet.provider.v1.Conformance.PowerOff:output_type -> hyperfleet.provider.v1.CaseResponse
+	39, // 73: hyperfleet.provider.v1.Conformance.OccupyID:output_type -> hyperfleet.provider.v1.CaseResponse
+	39, // 74: hyperfleet.provider.v1.Conformance.DeleteExternally:output_type -> hyperfleet.provider.v1.CaseResponse
+	43, // 75: hyperfleet.provider.v1.Conformance.WatchCalls:output_type -> hyperfleet.provider.v1.Boundary
+	57, // [57:76] is the sub-list for method output_type
+	38, // [38:57] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_hypervisor_external_providerpb_provider_proto_init() }
@@ -3415,15 +3521,15 @@ func file_hypervisor_external_providerpb_provider_proto_init() {
 		(*Event_Connected)(nil),
 		(*Event_Wake)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[19].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[20].OneofWrappers = []any{
 		(*StartRequest_Spec)(nil),
 		(*StartRequest_Seed)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[20].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[21].OneofWrappers = []any{
 		(*StartResponse_SeedRequest)(nil),
 		(*StartResponse_Machine)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[31].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[32].OneofWrappers = []any{
 		(*TerminalInput_Machine)(nil),
 		(*TerminalInput_Data)(nil),
 	}
@@ -3433,7 +3539,7 @@ func file_hypervisor_external_providerpb_provider_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hypervisor_external_providerpb_provider_proto_rawDesc), len(file_hypervisor_external_providerpb_provider_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -36,12 +36,12 @@ func (s *service) Resolve(ctx context.Context, request *providerpb.ResolveReques
 	})
 }
 
-// Reserve calls the provider. The operator sends the IDs that claims hold until a call of Reserve has succeeded in the
-// session. A request without IDs therefore leaves the earlier IDs as they are.
+// Reserve calls the provider. The operator sends the machines that claims hold until a call of Reserve has succeeded in the
+// session. A request without them therefore leaves the earlier ones as they are.
 func (s *service) Reserve(ctx context.Context, request *providerpb.ReserveRequest) (*providerpb.Reservation, error) {
 	return serve(ctx, s, func(current *session) (*providerpb.Reservation, error) {
 		if len(request.GetClaimedIds()) > 0 {
-			current.setClaimedIDs(request.GetClaimedIds())
+			current.setClaimed(request.ToClaimed())
 		}
 
 		reservation, err := current.conn.Reserve(ctx, request.GetSpec().ToMachineSpec())
@@ -50,14 +50,11 @@ func (s *service) Reserve(ctx context.Context, request *providerpb.ReserveReques
 	})
 }
 
-func (s *session) setClaimedIDs(ids []int64) {
+func (s *session) setClaimed(machines []hypervisor.ClaimedMachine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.claimedIDs = make([]int, len(ids))
-	for i, id := range ids {
-		s.claimedIDs[i] = int(id)
-	}
+	s.claimed = machines
 }
 
 // Ensure calls the provider.

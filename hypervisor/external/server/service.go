@@ -41,9 +41,9 @@ type session struct {
 
 	mu sync.Mutex
 	// wakes has the owners to wake, and notify tells that there are some.
-	wakes      []hypervisor.Owner
-	notify     chan struct{}
-	claimedIDs []int
+	wakes   []hypervisor.Owner
+	notify  chan struct{}
+	claimed []hypervisor.ClaimedMachine
 }
 
 // wake queues an event. An owner is in the queue once.
@@ -73,11 +73,11 @@ func (s *session) takeWakes() []hypervisor.Owner {
 	return wakes
 }
 
-func (s *session) listClaimedIDs(context.Context) ([]int, error) {
+func (s *session) listClaimed(context.Context, string) ([]hypervisor.ClaimedMachine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.claimedIDs, nil
+	return s.claimed, nil
 }
 
 // Connect opens a session and sends its events until the call ends.
@@ -91,7 +91,7 @@ func (s *service) Connect(request *providerpb.ConnectRequest, stream grpc.Server
 	current := &session{notify: make(chan struct{}, 1)}
 
 	conn, err := s.program.New(request.ToConfig(), hypervisor.Options{
-		OperatorUID: request.GetOperatorUid(), Wake: current.wake, ListClaimedIDs: current.listClaimedIDs,
+		OperatorUID: request.GetOperatorUid(), Wake: current.wake, ListClaimed: current.listClaimed,
 	})
 	if err != nil {
 		return providerpb.NewStatus(err)
