@@ -51,6 +51,8 @@ func fixes() map[string]string {
 		"hypervisor/libvirt/template.go: virsh pool-define-as":                volumes,
 		"hypervisor/libvirt/template.go: virsh pool-refresh":                  volumes,
 		"hypervisor/libvirt/template.go: virsh pool-start":                    volumes,
+		"hypervisor/libvirt/terminal.go: virsh console":                       "hypervisor/libvirt TestConsoleOfKeptMachines",
+		"hypervisor/libvirt/terminal.go: virsh start":                         "hypervisor/libvirt TestConsoleOfKeptMachines",
 		"hypervisor/proxmox/apierror.go: pveum acl modify":                    templates,
 		"hypervisor/proxmox/apierror.go: pveum role add":                      templates,
 		"hypervisor/proxmox/apierror.go: pveum role modify":                   templates,
@@ -62,6 +64,8 @@ func fixes() map[string]string {
 		"hypervisor/proxmox/provider.go: pvesm set":                           storages,
 		"hypervisor/proxmox/resolve.go: qm set":                               templates,
 		"hypervisor/proxmox/template.go: qm template":                         templates,
+		"hypervisor/proxmox/terminal.go: qm start":                            "test/fleet TestFailedMachineIsKept",
+		"hypervisor/proxmox/terminal.go: qm terminal":                         "test/fleet TestFailedMachineIsKept",
 		"kit/step/outdated.go: kubectl apply":                                 "cmd/hyperfleet/operator TestOperatorNewerThanItsCRDs",
 		"kit/keep/keep.go: kubectl -n %s edit secret":                         "kit TestKeeper",
 		"networking/machine/readback.go: kubectl annotate virtualmachine":     "networking TestUnreadAddresses",
@@ -70,8 +74,6 @@ func fixes() map[string]string {
 		"platform/adapter/resources/decide.go: kubectl delete":                "platform/adapter/resources TestForeignObjectsAreLeftAlone",
 		"runners/machineclaim/keep.go: kubectl delete machineclaim":           "test/fleet TestFailedMachineIsKept",
 		"runners/machineclaim/readback.go: kubectl annotate machineclaim":     "test/fleet TestUnknownAddressesOfMachine",
-		"runners/machineclaim/keep.go: qm start":                              "test/fleet TestFailedMachineIsKept",
-		"runners/machineclaim/keep.go: qm terminal":                           "test/fleet TestFailedMachineIsKept",
 	}
 }
 

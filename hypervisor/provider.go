@@ -104,6 +104,13 @@ type Executor interface {
 	Execute(ctx context.Context, ref MachineRef, command []string) (ExecResult, error)
 }
 
+// ConsoleGuide is implemented by providers whose hypervisor has its own tools for the console of a machine.
+type ConsoleGuide interface {
+	// DescribeConsole returns how a person opens the console of a machine with these tools, also if the machine is off:
+	// one or more imperative clauses without a full stop. node is where the machine was seen last.
+	DescribeConsole(ref MachineRef, node string) string
+}
+
 // Narrowed is implemented by providers that have the methods of all optional interfaces (ConsoleReader,
 // Terminal and Executor), although they support only some of them.
 type Narrowed interface {

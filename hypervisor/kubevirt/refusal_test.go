@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	virtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -193,4 +194,34 @@ func TestNamesake(t *testing.T) {
 
 		return err == nil
 	})
+}
+
+// The commands for the console of a kept machine name a VirtualMachine that exists, and that people can start again.
+func TestConsoleOfKeptMachine(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	p := s.newProvider(s.config(), env.Config)
+	spec := s.advanceTo(p, newMachineSpec(), hypervisor.StateRunning)
+
+	m, err := p.Get(t.Context(), hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text := p.DescribeConsole(hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}, m.Node)
+	for _, command := range []string{"virtctl console ", "virtctl start "} {
+		if want := command + m.Name + " --namespace " + s.config().Namespace; !strings.Contains(text, want) {
+			t.Errorf("%q lacks %q", text, want)
+		}
+	}
+
+	var vm virtv1.VirtualMachine
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: s.config().Namespace, Name: m.Name}, &vm); err != nil {
+		t.Fatal(err)
+	}
+
+	if strategy, err := vm.RunStrategy(); err != nil || strategy != virtv1.RunStrategyManual {
+		t.Errorf("the run strategy is %s (%v), with which virtctl start does nothing", strategy, err)
+	}
 }

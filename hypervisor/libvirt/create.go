@@ -298,7 +298,10 @@ func (p *Provider) start(
 		return newMachine(m.host, d), err
 	}
 
-	marked, err := made.encode(mayHaveRun)
+	later := made
+	later.losesISO = !m.isTransient
+
+	marked, err := later.encode(mayHaveRun)
 	if err != nil {
 		return newMachine(m.host, d), err
 	}
@@ -471,6 +474,14 @@ func (m *machine) readMarked(ctx context.Context, d domain) (string, error) {
 	}
 
 	parsed.Metadata = &libvirtxml.DomainMetadata{XML: element}
+
+	if parsed.Devices != nil {
+		for i := range parsed.Devices.Disks {
+			if disk := &parsed.Devices.Disks[i]; disk.Device == deviceCDROM && disk.Source != nil {
+				disk.Source.StartupPolicy = policyOptional
+			}
+		}
+	}
 
 	return parsed.Marshal()
 }

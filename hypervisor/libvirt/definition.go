@@ -27,6 +27,8 @@ const (
 	archARM       = "aarch64"
 	actionDestroy = "destroy"
 	tpmVersion    = "2.0"
+	// policyOptional starts a machine also if the file in a drive no longer exists.
+	policyOptional = "optional"
 )
 
 // modeHost is the mode of a CPU with all features of the host's CPU.
@@ -44,6 +46,8 @@ type definition struct {
 	template diskTemplate
 	facts    facts
 	config   hypervisor.Host
+	// losesISO is true if the ISO is deleted before the definition is used. A person can then start the machine without it.
+	losesISO bool
 }
 
 // mayHaveRun and neverStarted are the values of the parameter isStarted.
@@ -151,6 +155,11 @@ func (d definition) base() *libvirtxml.Domain {
 // setDisks replaces the disks by the machine's disk and its cloud-init ISO.
 func (d definition) setDisks(devices *libvirtxml.DomainDeviceList) {
 	target := libvirtxml.DomainDiskTarget{Dev: diskTarget, Bus: busVirtio}
+	policy := ""
+
+	if d.losesISO {
+		policy = policyOptional
+	}
 	if d.template.domain != nil && templateDisk(d.template.domain).Target != nil {
 		target = *templateDisk(d.template.domain).Target
 	}
@@ -167,7 +176,7 @@ func (d definition) setDisks(devices *libvirtxml.DomainDeviceList) {
 			Device: deviceCDROM,
 			Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: formatRaw},
 			// A prepared machine has no ISO yet.
-			Source:   &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: d.isoPath}},
+			Source:   &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: d.isoPath}, StartupPolicy: policy},
 			Target:   &libvirtxml.DomainDiskTarget{Dev: isoTarget, Bus: busSCSI},
 			ReadOnly: &libvirtxml.DomainDiskReadOnly{},
 			Address:  &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Controller: addSCSIController(devices)}},

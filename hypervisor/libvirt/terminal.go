@@ -21,8 +21,9 @@ import (
 )
 
 var (
-	_ hypervisor.Terminal = (*Provider)(nil)
-	_ hypervisor.Executor = (*Provider)(nil)
+	_ hypervisor.Terminal     = (*Provider)(nil)
+	_ hypervisor.Executor     = (*Provider)(nil)
+	_ hypervisor.ConsoleGuide = (*Provider)(nil)
 )
 
 // Fields of the header of libvirt's messages, and their values for the stream of a console.
@@ -44,6 +45,21 @@ const (
 	kindExec, kindExecStatus = "guest-exec", "guest-exec-status"
 	signalExitCode           = 128 // as shells report it
 )
+
+// DescribeConsole names the commands of a host; see hypervisor.ConsoleGuide. A transient machine that is off has no domain,
+// so it cannot be started again.
+func (p *Provider) DescribeConsole(ref hypervisor.MachineRef, node string) string {
+	name := hypervisor.MachineName(ref.Owner, ref.ID)
+
+	pool := p.poolName()
+	if h, ok := p.byName[node]; ok {
+		pool = h.config.StoragePool
+	}
+
+	return fmt.Sprintf("log in to host %s and run `virsh console --force %s` (if it is off, run `virsh start %s` first; if libvirt no "+
+		"longer has it, only its disk is left: examine volume %s of storage pool %s)",
+		node, name, name, p.identity.volumeName(ref.ID, ref.Owner.UID, transientVolumeSuffix(node)), pool)
+}
 
 // terminal is a live console over a connection of its own. The library reads the console's stream, but cannot write to
 // it, so terminal writes the messages of the stream itself. Nothing else is sent while the console is open.

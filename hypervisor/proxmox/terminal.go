@@ -21,7 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-var _ hypervisor.Terminal = (*Provider)(nil)
+var (
+	_ hypervisor.Terminal     = (*Provider)(nil)
+	_ hypervisor.ConsoleGuide = (*Provider)(nil)
+)
 
 const (
 	// maxKeys is the largest part of the input in one message. Proxmox VE accepts messages of 128 KiB.
@@ -36,6 +39,12 @@ const (
 	// acceptance is what the terminal sends after it has accepted the ticket. Output may follow immediately.
 	acceptance = "OK"
 )
+
+// DescribeConsole names the commands of a node, and the web interface; see hypervisor.ConsoleGuide.
+func (p *Provider) DescribeConsole(ref hypervisor.MachineRef, node string) string {
+	return fmt.Sprintf("log in to node %s and run: qm terminal %d (if it is off: qm start %d first), "+
+		"or open the console of VM %d in the web interface", node, ref.ID, ref.ID, ref.ID)
+}
 
 // terminalTicket is the response to termproxy. The port is a number or a text.
 type terminalTicket struct {

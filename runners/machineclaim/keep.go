@@ -122,18 +122,30 @@ func (s *scope) hasKeptEnough(ctx context.Context) (bool, error) {
 
 // consoleMessage returns the message of a kept machine: how to open its console, and how to delete it.
 func (s *scope) consoleMessage() string {
-	vm := s.claim.Status.VMRef
-	instruction := fmt.Sprintf("open the console of VM %s in the interface of the hypervisor", vm.VMID)
-
-	if s.cluster != nil && s.cluster.Spec.Provider == providerProxmox {
-		instruction = fmt.Sprintf("log in to node %s and run: qm terminal %s (if it is off: qm start %s first), "+
-			"or open the console of VM %s in the web interface", vm.Node, vm.VMID, vm.VMID, vm.VMID)
-	}
-
 	return fmt.Sprintf("the machine failed (%s) and is kept until %s: %s. "+
 		"To delete it sooner, run: kubectl delete machineclaim -n %s %s",
-		s.claim.Status.EndReason, s.claim.Status.KeptUntil.UTC().Format(time.RFC3339), instruction, s.claim.Namespace, s.claim.Name)
+		s.claim.Status.EndReason, s.claim.Status.KeptUntil.UTC().Format(time.RFC3339), s.describeConsole(),
+		s.claim.Namespace, s.claim.Name)
 }
 
-// providerProxmox is the spec.provider of Proxmox VE clusters.
-const providerProxmox = "proxmox"
+// describeConsole returns how a person opens the console of the machine: with the tools of its hypervisor, or through the
+// operator while the machine runs. KubeVirt's own client has the same purpose.
+func (s *scope) describeConsole() string {
+	vm := s.claim.Status.VMRef
+	instruction := fmt.Sprintf("open the console of VM %s with the tools of the hypervisor", vm.VMID)
+	isKubeVirt := s.cluster != nil && s.cluster.Spec.Provider == v1alpha1.ProviderKubeVirt
+
+	if s.cluster != nil && s.cluster.Spec.Provider == v1alpha1.ProviderExternal {
+		instruction = fmt.Sprintf("open the console of VM %s with the tools of the provider of HypervisorCluster %s", vm.VMID, s.cluster.Name)
+	}
+
+	if guide, ok := hypervisor.Find[hypervisor.ConsoleGuide](s.provider); ok {
+		instruction = guide.DescribeConsole(s.machineRef(), vm.Node)
+	}
+
+	if _, ok := hypervisor.Find[hypervisor.Terminal](s.provider); ok && !isKubeVirt {
+		instruction += fmt.Sprintf(", or, while it runs: hyperfleet console -n %s %s", s.claim.Namespace, s.claim.Name)
+	}
+
+	return instruction
+}

@@ -4,6 +4,10 @@
 package machineclaim
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -220,6 +224,63 @@ func TestKeepable(t *testing.T) {
 				t.Errorf("shouldKeep is %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// guidedProvider has its own tools for consoles.
+type guidedProvider struct{ hypervisor.Provider }
+
+func (guidedProvider) DescribeConsole(ref hypervisor.MachineRef, node string) string {
+	return fmt.Sprintf("open %s %d on %s", ref.Owner.Name, ref.ID, node)
+}
+
+type terminalProvider struct{ guidedProvider }
+
+func (terminalProvider) OpenTerminal(context.Context, hypervisor.MachineRef) (io.ReadWriteCloser, error) {
+	return nil, io.EOF
+}
+
+// The message of a kept machine names the tools of its hypervisor, and the operator's console if the operator can open it.
+func TestMessageOfKeptMachine(t *testing.T) {
+	t.Parallel()
+
+	const viaOperator = ", or, while it runs: hyperfleet console -n ci linux-1. To delete it"
+
+	for name, tc := range map[string]struct {
+		cluster  string
+		provider hypervisor.Provider
+		want     string
+	}{
+		"Proxmox VE and libvirt":     {v1alpha1.ProviderLibvirt, terminalProvider{}, "until 2026-01-01T12:00:00Z: open linux-1 105 on host-1" + viaOperator},
+		"KubeVirt":                   {v1alpha1.ProviderKubeVirt, terminalProvider{}, ": open linux-1 105 on host-1. To delete it"},
+		"a provider without console": {v1alpha1.ProviderLibvirt, guidedProvider{}, ": open linux-1 105 on host-1. To delete it"},
+		"external": {
+			v1alpha1.ProviderExternal, struct{ hypervisor.Provider }{},
+			"open the console of VM 105 with the tools of the provider of HypervisorCluster lab. To delete it",
+		},
+		"external, with a console": {
+			v1alpha1.ProviderExternal, struct {
+				hypervisor.Provider
+				hypervisor.Terminal
+			}{}, "the provider of HypervisorCluster lab" + viaOperator,
+		},
+		"not connected": {v1alpha1.ProviderProxmox, nil, "open the console of VM 105 with the tools of the hypervisor. To delete it"},
+	} {
+		s := &scope{
+			Reconciler: &Reconciler{}, provider: tc.provider,
+			cluster: &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "lab"}, Spec: v1alpha1.HypervisorClusterSpec{Provider: tc.cluster}},
+			claim: &v1alpha1.MachineClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux-1"},
+				Status: v1alpha1.MachineClaimStatus{
+					VMRef: &v1alpha1.VMReference{VMID: "105", Node: "host-1"}, EndReason: "BootstrapTimeout",
+					KeptUntil: &metav1.Time{Time: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)},
+				},
+			},
+		}
+
+		if got := s.consoleMessage(); !strings.Contains(got, tc.want) || !strings.HasSuffix(got, "kubectl delete machineclaim -n ci linux-1") {
+			t.Errorf("%s: message %q, want %q", name, got, tc.want)
+		}
 	}
 }
 
