@@ -164,17 +164,17 @@ func replaceFieldNames(text string, names map[string]string) string {
 	})
 }
 
-func describeType(kind reflect.Type) string {
+func describeType(valueType reflect.Type) string {
 	switch {
-	case kind == reflect.TypeFor[time.Duration]():
+	case valueType == reflect.TypeFor[time.Duration]():
 		return "duration"
-	case kind.Kind() == reflect.Slice:
+	case valueType.Kind() == reflect.Slice:
 		return "list"
-	case kind.Kind() == reflect.Map:
+	case valueType.Kind() == reflect.Map:
 		return "map"
-	case kind.Kind() == reflect.String:
+	case valueType.Kind() == reflect.String:
 		return "string"
-	case kind.Kind() == reflect.Bool:
+	case valueType.Kind() == reflect.Bool:
 		return "boolean"
 	default:
 		return "number"

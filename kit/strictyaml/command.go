@@ -43,7 +43,7 @@ func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
 		Use: "print", Args: cobra.NoArgs,
 		Short: "Print the configuration from file, environment and flags, and the source of each value",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, from, err := s.load(cmd.Flags())
+			config, sourceByKey, err := s.load(cmd.Flags())
 			if err != nil {
 				return err
 			}
@@ -53,10 +53,10 @@ func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
 			}
 
 			if sources {
-				return s.writeSources(cmd.OutOrStdout(), config, from)
+				return s.writeSources(cmd.OutOrStdout(), config, sourceByKey)
 			}
 
-			return writeWithSources(cmd.OutOrStdout(), config, from)
+			return writeWithSources(cmd.OutOrStdout(), config, sourceByKey)
 		},
 	}
 
@@ -109,19 +109,20 @@ func redactPassword(text string) string {
 
 // writeWithSources writes the configuration with a comment at each key whose value is not the
 // default. The comment names the source of the value.
-func writeWithSources(w io.Writer, config any, from map[string]string) error {
+func writeWithSources(w io.Writer, config any, sourceByKey map[string]string) error {
 	var document yaml.Node
 	if err := document.Encode(config); err != nil {
 		return fmt.Errorf("print configuration: %w", err)
 	}
 
-	addComments(&document, "", from)
+	addComments(&document, "", sourceByKey)
 
 	return Write(w, &document)
 }
 
-// addComments adds the comments to the keys of a mapping and its nested mappings.
-func addComments(mapping *yaml.Node, prefix string, from map[string]string) {
+// addComments adds the sources of the values of a mapping and its nested mappings as comments: after a scalar value, and
+// after the key of a list or a mapping.
+func addComments(mapping *yaml.Node, prefix string, sourceByKey map[string]string) {
 	if mapping.Kind != yaml.MappingNode {
 		return
 	}
@@ -129,24 +130,22 @@ func addComments(mapping *yaml.Node, prefix string, from map[string]string) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 
-		if source := from[prefix+key.Value]; source != "" {
-			if value.Kind == yaml.ScalarNode {
-				key = value
-			}
-
-			key.LineComment = source
+		target := key
+		if value.Kind == yaml.ScalarNode {
+			target = value
 		}
 
-		addComments(value, prefix+mapping.Content[i].Value+".", from)
+		target.LineComment = sourceByKey[prefix+key.Value]
+		addComments(value, prefix+key.Value+".", sourceByKey)
 	}
 }
 
 // writeSources writes one line for each key, with its value and the source of the value.
-func (s *Spec[T]) writeSources(w io.Writer, config *T, from map[string]string) error {
+func (s *Spec[T]) writeSources(w io.Writer, config *T, sourceByKey map[string]string) error {
 	root := reflect.ValueOf(config).Elem()
 
 	for _, l := range s.leaves() {
-		source := from[l.key]
+		source := sourceByKey[l.key]
 		if source == "" {
 			source = "default"
 		}

@@ -129,11 +129,11 @@ func (d *decoder) decodeStruct(in *yaml.Node, out reflect.Value, path Path) {
 }
 
 // fieldsByName returns the indexes of the exported fields by their yaml name.
-func fieldsByName(kind reflect.Type) map[string]int {
+func fieldsByName(structType reflect.Type) map[string]int {
 	fields := map[string]int{}
 
-	for i := range kind.NumField() {
-		if name := fieldName(kind.Field(i)); name != "" {
+	for i := range structType.NumField() {
+		if name := fieldName(structType.Field(i)); name != "" {
 			fields[name] = i
 		}
 	}
@@ -203,12 +203,12 @@ func (d *decoder) decodeScalar(in *yaml.Node, out reflect.Value, path Path) {
 
 // isScalarOf returns whether a scalar may be decoded into a field of the type. A string is not
 // converted to a number, nor a number to a string.
-func isScalarOf(in *yaml.Node, kind reflect.Type) bool {
-	if kind == reflect.TypeFor[time.Duration]() {
+func isScalarOf(in *yaml.Node, valueType reflect.Type) bool {
+	if valueType == reflect.TypeFor[time.Duration]() {
 		return in.ShortTag() == tagString
 	}
 
-	switch kind.Kind() {
+	switch valueType.Kind() {
 	case reflect.String:
 		return in.ShortTag() == tagString || in.ShortTag() == "!!timestamp"
 	case reflect.Bool:

@@ -37,8 +37,9 @@ func flagName(pattern *regexp.Regexp, key string) string {
 // leaf is a key that a variable or a flag can set.
 type leaf struct {
 	key, flag, env string
-	index          [][]int
-	kind           reflect.Type
+	// path has the indexes of the fields that lead to the key, from the outermost struct on.
+	path      []int
+	valueType reflect.Type
 }
 
 // get returns the key's value. It returns nil if the value, or a group that contains the key, is a
@@ -46,18 +47,17 @@ type leaf struct {
 func (l leaf) get(root reflect.Value) any {
 	current := root
 
-	for _, index := range append(slices.Clone(l.index), nil) {
-		if current.Kind() == reflect.Pointer {
-			if current.IsNil() {
-				return nil
-			}
-
-			current = current.Elem()
+	for _, field := range l.path {
+		current = current.Field(field)
+		if current.Kind() != reflect.Pointer {
+			continue
 		}
 
-		if index != nil {
-			current = current.FieldByIndex(index)
+		if current.IsNil() {
+			return nil
 		}
+
+		current = current.Elem()
 	}
 
 	return current.Interface()
@@ -67,7 +67,7 @@ func (l leaf) get(root reflect.Value) any {
 func (l leaf) set(root reflect.Value, value any) {
 	current := root
 
-	for _, index := range l.index {
+	for _, field := range l.path {
 		if current.Kind() == reflect.Pointer {
 			if current.IsNil() {
 				current.Set(reflect.New(current.Type().Elem()))
@@ -76,7 +76,7 @@ func (l leaf) set(root reflect.Value, value any) {
 			current = current.Elem()
 		}
 
-		current = current.FieldByIndex(index)
+		current = current.Field(field)
 	}
 
 	if current.Kind() == reflect.Pointer {
@@ -105,13 +105,13 @@ func (s *Spec[T]) leaves() []leaf {
 	return slices.DeleteFunc(leaves, func(l leaf) bool { return l.key == keyAPIVersion || l.key == keyKind })
 }
 
-// leavesOf returns the keys of a struct and its nested structs. Lists of structs and values of type
-// any have no keys.
-func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
+// leavesOf returns the keys of a struct that have values, with those of its nested structs. Lists of structs and values
+// of type any have no keys. The keys begin with prefix. The path leads to the struct.
+func leavesOf(structType reflect.Type, prefix string, path []int) []leaf {
 	var leaves []leaf
 
-	for i := range kind.NumField() {
-		field := kind.Field(i)
+	for i := range structType.NumField() {
+		field := structType.Field(i)
 
 		name := fieldName(field)
 		if name == "" {
@@ -123,13 +123,13 @@ func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
 			fieldType = fieldType.Elem()
 		}
 
-		path := append(slices.Clone(index), []int{i})
+		fieldPath := append(slices.Clone(path), i)
 
 		switch {
 		case isSettable(fieldType):
-			leaves = append(leaves, leaf{key: prefix + name, index: path, kind: fieldType})
+			leaves = append(leaves, leaf{key: prefix + name, path: fieldPath, valueType: fieldType})
 		case fieldType.Kind() == reflect.Struct:
-			leaves = append(leaves, leavesOf(fieldType, prefix+name+".", path)...)
+			leaves = append(leaves, leavesOf(fieldType, prefix+name+".", fieldPath)...)
 		}
 	}
 
@@ -155,8 +155,8 @@ func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
 			usage = help + "; " + usage
 		}
 
-		flag := flags.VarPF(&flagValue{kind: l.kind}, l.flag, "", usage)
-		if l.kind.Kind() == reflect.Bool {
+		flag := flags.VarPF(&flagValue{valueType: l.valueType}, l.flag, "", usage)
+		if l.valueType.Kind() == reflect.Bool {
 			flag.NoOptDefVal = "true"
 		}
 	}
@@ -166,9 +166,9 @@ func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
 
 // flagValue is the value of a key's flag.
 type flagValue struct {
-	kind  reflect.Type
-	text  string
-	value any
+	valueType reflect.Type
+	text      string
+	value     any
 }
 
 // String returns the value as it was set.
@@ -176,7 +176,7 @@ func (v *flagValue) String() string { return v.text }
 
 // Type returns the placeholder that the help text shows after the flag's name.
 func (v *flagValue) Type() string {
-	switch kind := v.kind.Kind(); {
+	switch kind := v.valueType.Kind(); {
 	case kind == reflect.Bool:
 		return "bool"
 	case kind == reflect.Slice:
@@ -185,7 +185,7 @@ func (v *flagValue) Type() string {
 		return "k=v,k=v"
 	case kind == reflect.String:
 		return "text"
-	case strings.HasSuffix(v.kind.String(), "Duration"):
+	case strings.HasSuffix(v.valueType.String(), "Duration"):
 		return "duration"
 	default:
 		return "number"
@@ -195,11 +195,11 @@ func (v *flagValue) Type() string {
 // Set sets the value. If the flag is repeated, lists and maps are extended, and other values are
 // replaced.
 func (v *flagValue) Set(text string) error {
-	if kind := v.kind.Kind(); v.value != nil && (kind == reflect.Slice || kind == reflect.Map) {
+	if kind := v.valueType.Kind(); v.value != nil && (kind == reflect.Slice || kind == reflect.Map) {
 		text = v.text + "," + text
 	}
 
-	value, err := parseValue(v.kind, text)
+	value, err := parseValue(v.valueType, text)
 	if err != nil {
 		return err
 	}

@@ -127,33 +127,33 @@ func (s *Spec[T]) load(flags *pflag.FlagSet) (config *T, sources map[string]stri
 	}
 
 	problems = append(problems, s.findUnknownVariables(leaves, environ)...)
-	from := map[string]string{}
+	sourceByKey := map[string]string{}
 	root := reflect.ValueOf(&out).Elem()
 
 	for _, l := range leaves {
-		problems = append(problems, s.applyOverrides(l, root, flags, environ, from)...)
+		problems = append(problems, s.applyOverrides(l, root, flags, environ, sourceByKey)...)
 	}
 
-	problems = append(problems, s.validate(&out, problems, doc, from)...)
+	problems = append(problems, s.validate(&out, problems, doc, sourceByKey)...)
 
 	for _, l := range leaves {
-		if from[l.key] == "" && doc != nil && doc.HasValue(parsePath(l.key)) {
-			from[l.key] = "file " + doc.file
+		if sourceByKey[l.key] == "" && doc != nil && doc.HasValue(parsePath(l.key)) {
+			sourceByKey[l.key] = "file " + doc.file
 		}
 	}
 
-	return &out, from, problems.Err()
+	return &out, sourceByKey, problems.Err()
 }
 
 // validate calls Validate and returns its problems. It omits problems of keys that could not be
 // decoded, because these keys have their default.
-func (s *Spec[T]) validate(out *T, decodeProblems Problems, doc *Document, from map[string]string) Problems {
+func (s *Spec[T]) validate(out *T, decodeProblems Problems, doc *Document, sourceByKey map[string]string) Problems {
 	// If the file could not be parsed, no value is known.
 	if s.Validate == nil || (doc == nil && len(decodeProblems) > 0) {
 		return nil
 	}
 
-	return slices.DeleteFunc(locateProblems(s.Validate(out), doc, from), func(found Problem) bool {
+	return slices.DeleteFunc(locateProblems(s.Validate(out), doc, sourceByKey), func(found Problem) bool {
 		return slices.ContainsFunc(decodeProblems, func(p Problem) bool { return p.Path == found.Path })
 	})
 }
@@ -232,7 +232,7 @@ func ReadFile(path string) ([]byte, error) {
 
 // applyOverrides sets a key from its variable, its alias or its flag.
 func (s *Spec[T]) applyOverrides(
-	l leaf, root reflect.Value, flags *pflag.FlagSet, environ, from map[string]string,
+	l leaf, root reflect.Value, flags *pflag.FlagSet, environ, sourceByKey map[string]string,
 ) Problems {
 	name := l.env
 
@@ -245,12 +245,12 @@ func (s *Spec[T]) applyOverrides(
 	var problems Problems
 
 	if ok {
-		value, err := parseValue(l.kind, text)
+		value, err := parseValue(l.valueType, text)
 		if err != nil {
 			problems = Problems{{File: "env " + name, Path: l.key, Message: err.Error()}}
 		} else {
 			l.set(root, value)
-			from[l.key] = "env " + name
+			sourceByKey[l.key] = "env " + name
 		}
 	}
 
@@ -261,7 +261,7 @@ func (s *Spec[T]) applyOverrides(
 	if flag := flags.Lookup(l.flag); flag != nil && flag.Changed {
 		if value, ok := flag.Value.(*flagValue); ok {
 			l.set(root, value.value)
-			from[l.key] = "flag --" + l.flag
+			sourceByKey[l.key] = "flag --" + l.flag
 			// The flag overrides the variable, so an invalid variable does not matter.
 			problems = nil
 		}
@@ -271,7 +271,7 @@ func (s *Spec[T]) applyOverrides(
 }
 
 // locateProblems converts the errors of Validate into problems with positions.
-func locateProblems(err error, doc *Document, from map[string]string) Problems {
+func locateProblems(err error, doc *Document, sourceByKey map[string]string) Problems {
 	if err == nil {
 		return nil
 	}
@@ -279,7 +279,7 @@ func locateProblems(err error, doc *Document, from map[string]string) Problems {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var problems Problems
 		for _, err := range joined.Unwrap() {
-			problems = append(problems, locateProblems(err, doc, from)...)
+			problems = append(problems, locateProblems(err, doc, sourceByKey)...)
 		}
 
 		return problems
@@ -291,7 +291,7 @@ func locateProblems(err error, doc *Document, from map[string]string) Problems {
 	}
 
 	problem := doc.ProblemAt(keyErr.Path, "%v", keyErr.Err)
-	if source := from[problem.Path]; source != "" {
+	if source := sourceByKey[problem.Path]; source != "" {
 		problem.File, problem.Line, problem.Column = source, 0, 0
 	}
 

@@ -15,20 +15,20 @@ import (
 
 // isSettable returns whether a value of the type can be written as one string, as in an environment
 // variable.
-func isSettable(kind reflect.Type) bool {
-	switch kind.Kind() {
+func isSettable(valueType reflect.Type) bool {
+	switch valueType.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
 		return true
 	case reflect.Slice, reflect.Map:
-		return kind == reflect.TypeFor[[]string]() || kind == reflect.TypeFor[map[string]string]()
+		return valueType == reflect.TypeFor[[]string]() || valueType == reflect.TypeFor[map[string]string]()
 	default:
 		return false
 	}
 }
 
 // describeType returns a description of the values of a type, for error messages.
-func describeType(kind reflect.Type) string {
-	switch kind {
+func describeType(valueType reflect.Type) string {
+	switch valueType {
 	case reflect.TypeFor[time.Duration]():
 		return "a duration such as 30s or 5m"
 	case reflect.TypeFor[[]string]():
@@ -37,7 +37,7 @@ func describeType(kind reflect.Type) string {
 		return "a map of strings"
 	}
 
-	switch kind.Kind() {
+	switch valueType.Kind() {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
@@ -52,18 +52,18 @@ func describeType(kind reflect.Type) string {
 // parseValue parses the text of an environment variable or a flag as a value of a type for which
 // isSettable is true. Lists have the form a,b and maps the form k=v,k2=v2. The result for an integer
 // is an int64 whose value is in the range of the type. The result for another number is a float64.
-func parseValue(kind reflect.Type, text string) (any, error) {
-	value, err := parseText(kind, text)
+func parseValue(valueType reflect.Type, text string) (any, error) {
+	value, err := parseText(valueType, text)
 	if err != nil {
-		return nil, fmt.Errorf("%q: want %s", text, describeType(kind))
+		return nil, fmt.Errorf("%q: want %s", text, describeType(valueType))
 	}
 
 	return value, nil
 }
 
 // parseText is parseValue without the error message that describes the type.
-func parseText(kind reflect.Type, text string) (any, error) {
-	switch kind {
+func parseText(valueType reflect.Type, text string) (any, error) {
+	switch valueType {
 	case reflect.TypeFor[time.Duration]():
 		return time.ParseDuration(text)
 	case reflect.TypeFor[[]string]():
@@ -72,15 +72,15 @@ func parseText(kind reflect.Type, text string) (any, error) {
 		return parsePairs(text)
 	}
 
-	switch kind.Kind() {
+	switch valueType.Kind() {
 	case reflect.String:
 		return text, nil
 	case reflect.Bool:
 		return strconv.ParseBool(text)
 	case reflect.Float32, reflect.Float64:
-		return strconv.ParseFloat(text, kind.Bits())
+		return strconv.ParseFloat(text, valueType.Bits())
 	default:
-		return strconv.ParseInt(text, 10, kind.Bits())
+		return strconv.ParseInt(text, 10, valueType.Bits())
 	}
 }
 

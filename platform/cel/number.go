@@ -20,23 +20,23 @@ type exactNumber json.Number
 func newExactNumberType() *types.Type { return types.NewOpaqueType("exactNumber") }
 
 // ConvertToNative implements ref.Val.
-func (n exactNumber) ConvertToNative(kind reflect.Type) (any, error) {
-	if reflect.TypeFor[json.Number]().AssignableTo(kind) {
+func (n exactNumber) ConvertToNative(want reflect.Type) (any, error) {
+	if reflect.TypeFor[json.Number]().AssignableTo(want) {
 		return json.Number(n), nil
 	}
 
-	return nil, fmt.Errorf("type conversion error from '%s' to '%v'", newExactNumberType(), kind)
+	return nil, fmt.Errorf("type conversion error from '%s' to '%v'", newExactNumberType(), want)
 }
 
 // ConvertToType implements ref.Val.
-func (n exactNumber) ConvertToType(kind ref.Type) ref.Val {
-	switch kind {
+func (n exactNumber) ConvertToType(want ref.Type) ref.Val {
+	switch want {
 	case types.StringType:
 		return types.String(n)
 	case types.TypeType:
 		return newExactNumberType()
 	default:
-		return types.NewErr("type conversion error from '%s' to '%s'", newExactNumberType(), kind)
+		return types.NewErr("type conversion error from '%s' to '%s'", newExactNumberType(), want)
 	}
 }
 

@@ -239,18 +239,18 @@ func listConfigFields() []string {
 }
 
 // hasField reports whether a struct has a YAML key. Dots separate the keys of nested structs.
-func hasField(kind reflect.Type, key string) bool {
-	if kind.Kind() == reflect.Pointer {
-		kind = kind.Elem()
+func hasField(valueType reflect.Type, key string) bool {
+	if valueType.Kind() == reflect.Pointer {
+		valueType = valueType.Elem()
 	}
 
-	if key == "" || kind.Kind() != reflect.Struct {
-		return key == "" || kind.Kind() == reflect.Map
+	if key == "" || valueType.Kind() != reflect.Struct {
+		return key == "" || valueType.Kind() == reflect.Map
 	}
 
 	name, rest, _ := strings.Cut(key, ".")
 
-	for field := range kind.Fields() {
+	for field := range valueType.Fields() {
 		if field.Tag.Get("yaml") == name {
 			return hasField(field.Type, rest)
 		}
