@@ -127,7 +127,8 @@ func newResource(ctx context.Context, options Options) (*resource.Resource, erro
 	return merged, nil
 }
 
-// newExporter returns the exporter for the settings. It does not connect yet.
+// newExporter returns the exporter for the settings. It does not connect yet. The OTLP exporters read the endpoint and all
+// other settings from their environment variables themselves.
 func newExporter(ctx context.Context, s settings, output io.Writer) (sdktrace.SpanExporter, error) {
 	switch {
 	case s.endpoint == "":
