@@ -163,7 +163,7 @@ const (
 	sectorPathM
 	sectorJolietPathL
 	sectorJolietPathM
-	sectorFree
+	firstFreeSector
 )
 
 // isoLayout contains the positions of the directories and files.
@@ -174,12 +174,16 @@ type isoLayout struct {
 	sectors                 uint32
 }
 
+// layoutISO places the root directories and then the files, each at the first free sector.
 func layoutISO(files []*isoFile) *isoLayout {
-	l := &isoLayout{files: files, rootPrimary: sectorFree}
-	// The sizes of the directories do not depend on the sizes and sectors in their records.
-	l.sizePrimary = uint32(len(packRecords(l.buildPrimaryRecords(0)))) //nolint:gosec // bounded by the number of files
+	// The records of a directory contain its size and the sectors of its files. Their length does not depend on these
+	// values, so records without the values are enough to measure the directory.
+	const unknownSize = 0
+
+	l := &isoLayout{files: files, rootPrimary: firstFreeSector}
+	l.sizePrimary = uint32(len(packRecords(l.buildPrimaryRecords(unknownSize)))) //nolint:gosec // bounded by the number of files
 	l.rootJoliet = l.rootPrimary + countSectors(int64(l.sizePrimary))
-	l.sizeJoliet = uint32(len(packRecords(l.buildJolietRecords(0)))) //nolint:gosec // bounded by the number of files
+	l.sizeJoliet = uint32(len(packRecords(l.buildJolietRecords(unknownSize)))) //nolint:gosec // bounded by the number of files
 	next := l.rootJoliet + countSectors(int64(l.sizeJoliet))
 
 	for _, f := range files {
@@ -216,14 +220,14 @@ func packRecords(records [][]byte) []byte {
 	return out
 }
 
-func (l *isoLayout) buildPrimaryRecords(size uint32) [][]byte {
+func (l *isoLayout) buildPrimaryRecords(directorySize uint32) [][]byte {
 	files := slices.SortedFunc(slices.Values(l.files), func(a, b *isoFile) int {
 		return strings.Compare(a.primaryName, b.primaryName)
 	})
 	self := joinEntries(rrSP(), rrPX(modeDir), rrER())
 	records := [][]byte{
-		newDirectoryRecord("\x00", l.rootPrimary, size, directoryEntry, self),
-		newDirectoryRecord("\x01", l.rootPrimary, size, directoryEntry, joinEntries(rrPX(modeDir))),
+		newDirectoryRecord("\x00", l.rootPrimary, directorySize, directoryEntry, self),
+		newDirectoryRecord("\x01", l.rootPrimary, directorySize, directoryEntry, joinEntries(rrPX(modeDir))),
 	}
 
 	for _, f := range files {
@@ -234,10 +238,10 @@ func (l *isoLayout) buildPrimaryRecords(size uint32) [][]byte {
 	return records
 }
 
-func (l *isoLayout) buildJolietRecords(size uint32) [][]byte {
+func (l *isoLayout) buildJolietRecords(directorySize uint32) [][]byte {
 	records := [][]byte{
-		newDirectoryRecord("\x00", l.rootJoliet, size, directoryEntry, nil),
-		newDirectoryRecord("\x01", l.rootJoliet, size, directoryEntry, nil),
+		newDirectoryRecord("\x00", l.rootJoliet, directorySize, directoryEntry, nil),
+		newDirectoryRecord("\x01", l.rootJoliet, directorySize, directoryEntry, nil),
 	}
 	// l.files is sorted by name. For ASCII names, UCS-2 has the same order.
 	for _, f := range l.files {
