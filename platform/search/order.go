@@ -56,7 +56,7 @@ func ParseOrder(text string) (string, error) {
 	}
 
 	if rest := p.peek(); rest.kind != tokenEnd {
-		return "", newTokenError(rest, "expected asc, desc, a comma or the end")
+		return "", newTokenError(rest, `expected "asc", "desc", a comma or the end`)
 	}
 
 	if !slices.Contains(fields, "id") {

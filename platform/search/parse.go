@@ -39,7 +39,7 @@ func Parse(text string) (*Condition, error) {
 	}
 
 	if rest := p.peek(); rest.kind != tokenEnd {
-		return nil, newTokenError(rest, "expected and, or, or the end")
+		return nil, newTokenError(rest, `expected "and", "or" or the end`)
 	}
 
 	return &Condition{root: root}, nil
@@ -97,7 +97,7 @@ func (p *parser) accept(text string) bool {
 
 func (p *parser) expect(text string) error {
 	if !p.accept(text) {
-		return newTokenError(p.peek(), "expected "+text)
+		return newTokenError(p.peek(), fmt.Sprintf("expected %q", text))
 	}
 
 	return nil
