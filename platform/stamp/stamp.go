@@ -154,27 +154,48 @@ func (s *Stamper) validate(labels, annotations map[string]string, owner Owner) e
 	return nil
 }
 
-// OwnershipOf returns who owns an object, and the reason if the object is not Managed. If the
-// stamper has keys, the HMAC decides: labels are neither necessary nor enough. Otherwise anyone who can
-// write labels could make the adapter change or delete an object that belongs to somebody else, or forget
-// an object of its own. The object may have only its metadata.
+// OwnershipOf returns who owns an object, and the reason if the object is not Managed. If the stamper has keys, an object is
+// Managed or Detached only if its HMAC proves it: if labels decided, anyone who can write labels could make the adapter change
+// or delete an object that belongs to somebody else, or forget an object of its own. The object may have only its metadata.
 func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resourceID string) (Ownership, string) {
+	if s.keys == nil {
+		return s.ownershipByLabels(object, resourceID)
+	}
+
+	_, identityErr := s.keys.verifyOwner(object, newIdentity(object, kind, s.adapter, resourceID))
+	if identityErr == nil {
+		return Managed, "" // whatever its labels say
+	}
+
+	ownership, reason := s.ownershipByLabels(object, resourceID)
+
+	switch ownership {
+	case Managed:
+		return Unproven, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
+			adapter.AnnotationIdentity, identityErr)
+	case Detached:
+		detachedBy, _ := lookUpAnnotation(object, adapter.AnnotationDetached)
+		if !s.keys.isSignedDetached(object, newIdentity(object, kind, detachedBy, resourceID)) {
+			return DetachedUnproven, fmt.Sprintf("annotation %s names adapter %q, but annotation %s does not prove "+
+				"that it was detached for this resource", adapter.AnnotationDetached, detachedBy, adapter.AnnotationIdentity)
+		}
+	case DetachedUnproven, Unproven, Foreign:
+	}
+
+	return ownership, reason
+}
+
+// ownershipByLabels returns who owns an object according to its labels and annotations, without the HMAC, and the reason if
+// the object is not Managed.
+func (s *Stamper) ownershipByLabels(object metav1.Object, resourceID string) (Ownership, string) {
 	owner, hasOwnerLabel := lookUpLabel(object, adapter.LabelAdapter)
 	labeledID, _ := lookUpLabel(object, adapter.LabelResourceID)
 	_, hasGeneration := lookUpAnnotation(object, adapter.AnnotationGeneration)
 	detachedBy, _ := lookUpAnnotation(object, adapter.AnnotationDetached)
-	identityErr := s.verifyOwner(object, kind, resourceID)
 
 	switch {
-	case s.keys != nil && identityErr == nil:
-		return Managed, ""
 	case !hasOwnerLabel && detachedBy != "":
-		if s.keys == nil || s.keys.isSignedDetached(object, newIdentity(object, kind, detachedBy, resourceID)) {
-			return Detached, fmt.Sprintf("adapter %q detached it", detachedBy)
-		}
-
-		return DetachedUnproven, fmt.Sprintf("annotation %s names adapter %q, but annotation %s does not prove "+
-			"that it was detached for this resource", adapter.AnnotationDetached, detachedBy, adapter.AnnotationIdentity)
+		return Detached, fmt.Sprintf("adapter %q detached it", detachedBy)
 	case !hasOwnerLabel && hasGeneration:
 		return Unproven, fmt.Sprintf("it has a generation, but neither label %s nor annotation %s: "+
 			"somebody removed the label, or another program created the object",
@@ -186,23 +207,9 @@ func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resou
 	case labeledID != resourceID:
 		return Foreign, fmt.Sprintf("it belongs to resource %q; if that resource no longer exists, "+
 			"for example because the database was restored, hyperfleet-platform sweep deletes the object", labeledID)
-	case s.keys != nil:
-		return Unproven, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
-			adapter.AnnotationIdentity, identityErr)
 	default:
 		return Managed, ""
 	}
-}
-
-// verifyOwner returns nil if the HMAC was made for this adapter and resource. It ignores the labels.
-func (s *Stamper) verifyOwner(object metav1.Object, kind schema.GroupKind, resourceID string) error {
-	if s.keys == nil {
-		return ErrNoIdentity
-	}
-
-	_, err := s.keys.verifyOwner(object, newIdentity(object, kind, s.adapter, resourceID))
-
-	return err
 }
 
 // Compare returns what the marks of a managed object prove about desired, an object that SetMarks was called on for the
