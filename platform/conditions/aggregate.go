@@ -170,8 +170,8 @@ func (in Input) describeMissing() string {
 }
 
 // computeLastKnown returns the condition LastKnownReconciled, and false if the kind has no required
-// adapters. It returns the previous condition unchanged until the required adapters have reported
-// at one generation, or one of them fails at the observed generation.
+// adapters. The condition changes when all required adapters have reported on the same generation. It also
+// becomes False when an adapter fails later at the generation at which it was True.
 func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 	if len(in.Required) == 0 {
 		return openapi.ResourceCondition{}, false
@@ -187,26 +187,18 @@ func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 	}
 
 	reports := in.requiredReports()
-	isAtOneGeneration := len(reports) == len(in.Required)
-	hasFailedAtObserved := false
-
-	var failed []string
-
-	for _, status := range reports {
-		isAtOneGeneration = isAtOneGeneration && status.ObservedGeneration == reports[0].ObservedGeneration
-
-		if FindReported(status, Available).Status != True {
-			failed = append(failed, status.Adapter)
-			hasFailedAtObserved = hasFailedAtObserved || status.ObservedGeneration == condition.ObservedGeneration
-		}
-	}
+	isAtOneGeneration := len(reports) == len(in.Required) && haveSameGeneration(reports)
+	failed := filterFailed(reports)
+	hasFailedLater := condition.Status == True && slices.ContainsFunc(failed, func(report openapi.AdapterStatus) bool {
+		return report.ObservedGeneration == condition.ObservedGeneration
+	})
 
 	switch {
 	case isAtOneGeneration && len(failed) == 0:
 		condition.Status, condition.Reason, condition.Message = True, ReasonLastKnownAll, "every required adapter is available"
-	case isAtOneGeneration, condition.Status == True && hasFailedAtObserved:
+	case isAtOneGeneration, hasFailedLater:
 		condition.Status, condition.Reason = False, ReasonLastKnownFailed
-		condition.Message = "not Available: " + strings.Join(failed, ", ")
+		condition.Message = "not Available: " + joinAdapters(failed)
 	default:
 		return condition, true
 	}
@@ -215,10 +207,39 @@ func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 		condition.ObservedGeneration = reports[0].ObservedGeneration
 	}
 
+	// The condition is only as current as the oldest of its reports. The newest of them has changed it.
 	condition.LastUpdatedTime = slices.MinFunc(reports, compareReportTimes).LastReportTime
 	condition.LastTransitionTime = slices.MaxFunc(reports, compareReportTimes).LastReportTime
 
 	return condition, true
+}
+
+func haveSameGeneration(reports []openapi.AdapterStatus) bool {
+	return !slices.ContainsFunc(reports, func(report openapi.AdapterStatus) bool {
+		return report.ObservedGeneration != reports[0].ObservedGeneration
+	})
+}
+
+// filterFailed returns the reports that are not Available.
+func filterFailed(reports []openapi.AdapterStatus) []openapi.AdapterStatus {
+	var out []openapi.AdapterStatus
+
+	for _, report := range reports {
+		if FindReported(report, Available).Status != True {
+			out = append(out, report)
+		}
+	}
+
+	return out
+}
+
+func joinAdapters(reports []openapi.AdapterStatus) string {
+	names := make([]string, 0, len(reports))
+	for _, report := range reports {
+		names = append(names, report.Adapter)
+	}
+
+	return strings.Join(names, ", ")
 }
 
 func compareReportTimes(a, b openapi.AdapterStatus) int {
