@@ -114,7 +114,7 @@ func (c *checker) checkAdapters(path string, kind *Kind) {
 		}
 
 		if other, isTaken := types[mapped.Type]; isTaken {
-			c.addProblemf("%s: conditions[%d]: %[4]s already sets type %[3]s", path, i, mapped.Type, other)
+			c.addProblemf("%s: conditions[%d]: %s already sets type %s", path, i, other, mapped.Type)
 		}
 
 		types[mapped.Type] = fmt.Sprintf("conditions[%d]", i)
