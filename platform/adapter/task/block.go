@@ -4,6 +4,7 @@
 package task
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,16 +26,33 @@ type block struct {
 	*Template
 }
 
-// blockError is a problem in one line of a block. Its text contains no values.
+// blockError is a problem in one line of a block.
 type blockError struct {
 	line    int
 	message string
-	// detail is the message of the YAML parser, which can contain parts of values.
+	// actions are the actions in the line, if the message does not name them.
+	actions string
+	// detail is the message of the YAML parser, if there is one. It can contain parts of values.
 	detail string
 }
 
-// Error returns the line and the message.
-func (e *blockError) Error() string { return fmt.Sprintf("line %d%s", e.line, e.message) }
+// Error returns the line and the message. The text contains no values.
+func (e *blockError) Error() string {
+	return fmt.Sprintf("line %d%s: %s", e.line, e.formatActions(), e.message)
+}
+
+// describeInSample returns the problem with the parser's detail, for a block whose values are those of a sample.
+func (e *blockError) describeInSample(slots *slots) string {
+	return slots.fill(cmp.Or(e.detail, e.message)) + e.formatActions()
+}
+
+func (e *blockError) formatActions() string {
+	if e.actions == "" {
+		return ""
+	}
+
+	return ", near " + e.actions
+}
 
 func (b *block) render(vars map[string]any) (map[string]any, error) {
 	text, err := b.Render(vars)
@@ -52,8 +70,14 @@ type blockFiller struct {
 	slots *slots
 	// isSample is true if the values are those of a sample.
 	isSample bool
-	// alone are the actions that have a line of their own, by line.
-	alone []blockError
+	// loneActions are the actions that have a line of their own.
+	loneActions []loneAction
+}
+
+// loneAction is an action that has a line of its own, and is not in quotes.
+type loneAction struct {
+	line   int
+	source string
 }
 
 // parse parses a rendered text, and fills its slots.
@@ -63,13 +87,13 @@ func (f *blockFiller) parse(text string) (map[string]any, error) {
 
 	var problems strictyaml.Problems
 	if errors.As(err, &problems) {
-		return nil, f.newError(text, problems[0].Line, "the text is not a YAML object", problems[0].Message)
+		return nil, f.newNotObjectError(text, problems[0].Line, problems[0].Message)
 	} else if err != nil {
 		return nil, err
 	}
 
 	if root.Kind != yaml.MappingNode {
-		return nil, f.newError(text, root.Line, "the text is not a YAML object", "it is not a YAML object")
+		return nil, f.newNotObjectError(text, root.Line, "it is not a YAML object")
 	}
 
 	value, err := f.fillNode(root, root.Line)
@@ -82,26 +106,21 @@ func (f *blockFiller) parse(text string) (map[string]any, error) {
 	return out, nil
 }
 
-// newError returns the error of a line, with the actions in it.
-func (f *blockFiller) newError(text string, line int, message, detail string) error {
-	lines := strings.Split(text, "\n")
+// newNotObjectError returns the error of a line that the YAML parser rejects.
+func (f *blockFiller) newNotObjectError(text string, line int, detail string) error {
+	out := &blockError{line: line, message: "the text is not a YAML object", detail: detail}
 
-	near := ""
-	if line >= 1 && line <= len(lines) {
-		near = f.slots.listSources(lines[line-1])
+	if lines := strings.Split(text, "\n"); line >= 1 && line <= len(lines) {
+		out.actions = f.slots.listSources(lines[line-1])
 	}
 
-	if near != "" {
-		near = ", near " + near
-	}
-
-	return &blockError{line: line, message: near + ": " + message, detail: detail}
+	return out
 }
 
 // fillNode returns a node as a plain value. keyLine is the line of the node's key.
 func (f *blockFiller) fillNode(in *yaml.Node, keyLine int) (any, error) {
 	if f.slots.listSources(in.Tag) != "" {
-		return nil, &blockError{line: in.Line, message: ": a value can't be a tag: " + f.slots.listSources(in.Tag)}
+		return nil, &blockError{line: in.Line, message: "a value can't be a tag: " + f.slots.listSources(in.Tag)}
 	}
 
 	switch in.Kind {
@@ -131,7 +150,7 @@ func (f *blockFiller) fillMapping(in *yaml.Node) (any, error) {
 
 		name := f.slots.fill(key.Value)
 		if _, ok := out[name]; ok && !f.isSample {
-			return nil, &blockError{line: key.Line, message: fmt.Sprintf(": two keys of line %d are equal", key.Line)}
+			return nil, &blockError{line: key.Line, message: fmt.Sprintf("two keys of line %d are equal", key.Line)}
 		}
 
 		value, err := f.fillNode(in.Content[i+1], key.Line)
@@ -163,10 +182,10 @@ func (f *blockFiller) fillScalar(in *yaml.Node, keyLine int) (any, error) {
 	}
 
 	if isWhole && in.Line > keyLine {
-		f.alone = append(f.alone, blockError{line: in.Line, message: parts[0].source})
+		f.loneActions = append(f.loneActions, loneAction{line: in.Line, source: parts[0].source})
 
 		if isStructure(filled.Value) {
-			return nil, &blockError{line: in.Line, message: ": " + valueErrorf(parts[0], "is a mapping or a list, and can only be one "+
+			return nil, &blockError{line: in.Line, message: valueErrorf(parts[0], "is a mapping or a list, and can only be one "+
 				"string: write its fields in the manifest, or put the template in quotes").Error()}
 		}
 	}
@@ -222,25 +241,28 @@ func (l *loader) compileBlock(keyPath strictyaml.Path, text string) *Manifest {
 		return nil
 	}
 
-	out := &Manifest{block: &block{compiled}}
-	if found.hasControl {
-		return out
+	switch {
+	case compiled.IsConstant():
+		l.checkSample(keyPath, text, compiled.slots)
+	case !found.hasControl:
+		l.checkSample(keyPath, found.sample, compiled.slots)
 	}
 
-	filler := blockFiller{slots: compiled.slots, isSample: true}
-	if compiled.IsConstant() {
-		found.sample = text
-	}
+	return &Manifest{block: &block{compiled}}
+}
 
-	object, err := filler.parse(found.sample)
+// checkSample checks the object that a block becomes with sample values.
+func (l *loader) checkSample(keyPath strictyaml.Path, sample string, slots *slots) {
+	filler := blockFiller{slots: slots, isSample: true}
+	object, err := filler.parse(sample)
 
 	var lineErr *blockError
 
 	switch {
 	case errors.As(err, &lineErr):
-		l.problems = append(l.problems, l.problemInLine(keyPath, lineErr.line, "invalid manifest: %s",
-			compiled.slots.fill(lineErr.detail+strings.TrimSuffix(lineErr.message, ": the text is not a YAML object"))).
-			WithHint("a value is one string or a part of one, and can't add keys or items"))
+		l.problems = append(l.problems,
+			l.problemInLine(keyPath, lineErr.line, "invalid manifest: %s", lineErr.describeInSample(slots)).
+				WithHint("a value is one string or a part of one, and can't add keys or items"))
 	case err != nil:
 		l.addProblem(keyPath, "invalid manifest: %v", err)
 	default:
@@ -249,13 +271,11 @@ func (l *loader) compileBlock(keyPath strictyaml.Path, text string) *Manifest {
 		}
 	}
 
-	for _, alone := range filler.alone {
-		l.task.Warnings = append(l.task.Warnings, l.problemInLine(keyPath, alone.line,
-			"%s has a line of its own, and is one string there", alone.message).
+	for _, action := range filler.loneActions {
+		l.task.Warnings = append(l.task.Warnings, l.problemInLine(keyPath, action.line,
+			"%s has a line of its own, and is one string there", action.source).
 			WithHint("write the keys or items in the manifest, with a template for each value"))
 	}
-
-	return out
 }
 
 // problemInLine returns a problem in a line of a text.
