@@ -75,11 +75,11 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (clie
 		return request, nil, err
 	}
 
-	if err := r.addFinalized(&request); err != nil {
+	if err := r.addFinalizedCondition(&request); err != nil {
 		return request, nil, err
 	}
 
-	step.Call.URL = call.URL.String()
+	step.Call.URL = call.URL.String() // the template, because its values may be secret
 	if r.p.IncludeValues {
 		step.Call.URL = request.URL
 	}
@@ -95,8 +95,8 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (clie
 		step.Call.Status = status.Status
 
 		if errors.Is(status, client.ErrNotFound) {
-			// The call may have been for another resource, so read the event's resource. If this fails, its error decides
-			// whether the event is handled again.
+			// Find out whether the event's resource is gone, or only another resource that the call names. If this fails, its
+			// error is the first one, by which isRetryable decides.
 			err = errors.Join(r.readResource(ctx), err)
 		}
 	}

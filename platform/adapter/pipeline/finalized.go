@@ -21,9 +21,9 @@ const (
 	reasonRemain = "ResourcesRemain"
 )
 
-// addFinalized adds the condition Finalized to the adapter's own report about a resource that is being deleted, unless
+// addFinalizedCondition adds the condition Finalized to the adapter's own report about a resource that is being deleted, unless
 // the task file has the condition. Without it, the API would keep the resource forever.
-func (r *run) addFinalized(request *client.Call) error {
+func (r *run) addFinalizedCondition(request *client.Call) error {
 	if !r.isResourceDeleting || r.p.Task.ReportsFinalized || len(r.p.Task.Resources) == 0 ||
 		request.Method != http.MethodPut || !r.isStatusURL(request.URL) {
 		return nil

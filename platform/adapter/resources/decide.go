@@ -22,7 +22,7 @@ const recreateGate = "lifecycle.recreate.when"
 // decide evaluates the gates, walks the decision tree and writes the decision to the outcome. It returns an error if
 // it can't find out whether the event is stale.
 func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) (gates.Decision, error) {
-	if err := r.checkNewer(ctx, e); err != nil {
+	if err := r.confirmIfNewer(ctx, e); err != nil {
 		return gates.Decision{}, err
 	}
 
@@ -91,15 +91,15 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) (gates.Deci
 	return decision, nil
 }
 
-// checkNewer finds out whether the event is stale, if the object is newer than the event.
-func (r *run) checkNewer(ctx context.Context, e *newEntry) error {
-	isNewer := func() bool { return e.objects.current != nil && appliedGeneration(e.objects.current) > r.in.Generation }
-
-	if r.isConfirmed || !isNewer() || len(e.objects.versions) == 0 {
+// confirmIfNewer asks the API whether the event is stale, if the entry's object is newer than the event. If the event is not
+// stale (the database of the API was restored from a backup), the current versions are chosen again.
+func (r *run) confirmIfNewer(ctx context.Context, e *newEntry) error {
+	isNewer := len(e.objects.versions) > 0 && appliedGeneration(e.objects.current) > r.in.Generation
+	if r.isConfirmed || !isNewer {
 		return nil
 	}
 
-	// A manifest can set a generation of its own.
+	// The manifest itself may set a generation that is higher than the event's. Then the object is not newer.
 	if e.objects.state == gates.Managed && e.Manifest != nil && r.compareContent(ctx, e) == gates.Current {
 		return nil
 	}
@@ -108,12 +108,19 @@ func (r *run) checkNewer(ctx context.Context, e *newEntry) error {
 		return err
 	}
 
-	// Objects of a generation that the API no longer has are not the current version.
-	for _, other := range r.entries {
-		if len(other.objects.versions) > 0 {
-			if err := r.setObjects(other, newManaged(r.currentVersion(other.objects.versions), other.objects.versions)); err != nil {
-				return err
-			}
+	return r.chooseVersionsAgain()
+}
+
+// chooseVersionsAgain sets the current version of each entry. Once the API has confirmed the event, this is the version of
+// the event's generation, and not one of a later generation that the API no longer has.
+func (r *run) chooseVersionsAgain() error {
+	for _, e := range r.entries {
+		if len(e.objects.versions) == 0 {
+			continue
+		}
+
+		if err := r.setObjects(e, newManaged(r.currentVersion(e.objects.versions), e.objects.versions)); err != nil {
+			return err
 		}
 	}
 
