@@ -71,23 +71,29 @@ func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) e
 	m.ContentType, m.DeliveryMode = "application/cloudevents+json", amqp.Persistent
 
 	if err := channel.publish(ctx, exchange, b.access.RoutingKey, m); err != nil {
-		err = fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
-
-		switch _, blockedErr := channel.conn.blocked(); {
-		case blockedErr != nil:
-			// The server handles the event when the alarm is over. Another connection would be blocked, too.
-			err = fmt.Errorf("publish to RabbitMQ: %w", blockedErr)
-		case !channel.conn.IsClosed():
-			b.problems.set(problemPublish, err)
-			channel.discard(ctx)
-		}
-
-		return err
+		return b.handlePublishError(ctx, channel, err)
 	}
 
 	b.problems.set(problemPublish, nil)
 
 	return nil
+}
+
+// handlePublishError returns the error for the caller of publish. It discards the channel, unless the server blocks the
+// connection: then the server confirms the message after its memory or disk alarm, and would block another connection, too.
+func (b *Broker) handlePublishError(ctx context.Context, channel *rabbitPublisher, err error) error {
+	if _, blockedErr := channel.conn.blocked(); blockedErr != nil {
+		return fmt.Errorf("publish to RabbitMQ: %w", blockedErr)
+	}
+
+	err = fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
+
+	if !channel.conn.IsClosed() {
+		b.problems.set(problemPublish, err)
+		channel.discard(ctx)
+	}
+
+	return err
 }
 
 // ensurePublisher returns the channel that all calls publish on, and declares the exchange if it is

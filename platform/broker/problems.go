@@ -27,29 +27,35 @@ type problem struct {
 	expiry time.Time
 }
 
-// set records the problem with a name. A nil error means that the problem is over.
-func (t *problemSet) set(name string, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// set records the result of an operation under its name: a problem that counts for problemTTL, or nil if the problem is over.
+func (p *problemSet) set(name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	if t.byName == nil {
-		t.byName = map[string]problem{}
+	if err == nil {
+		delete(p.byName, name)
+
+		return
 	}
 
-	t.byName[name] = problem{err: err, expiry: time.Now().Add(problemTTL)}
+	if p.byName == nil {
+		p.byName = map[string]problem{}
+	}
+
+	p.byName[name] = problem{err: err, expiry: time.Now().Add(problemTTL)}
 }
 
 // err returns all current problems. It returns nil if there are none.
-func (t *problemSet) err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (p *problemSet) err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	maps.DeleteFunc(t.byName, func(_ string, item problem) bool { return item.err == nil || !time.Now().Before(item.expiry) })
+	maps.DeleteFunc(p.byName, func(_ string, item problem) bool { return !time.Now().Before(item.expiry) })
 
 	var all []error
 
-	for _, name := range slices.Sorted(maps.Keys(t.byName)) {
-		all = append(all, t.byName[name].err)
+	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
+		all = append(all, p.byName[name].err)
 	}
 
 	return errors.Join(all...)
