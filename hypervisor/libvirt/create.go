@@ -101,7 +101,7 @@ func (p *Provider) advance(
 
 	if d.isOurs && !d.isComplete() {
 		d.name, d.record = m.name, p.identity.newRecord(spec, d.record.CreatedAt)
-		h.put(d)
+		h.putDomain(d)
 	}
 
 	switch {
@@ -248,7 +248,7 @@ func (p *Provider) define(ctx context.Context, m *machine, d domain) (hypervisor
 		return hypervisor.Machine{}, p.explainConflict(ctx, m, err)
 	}
 
-	m.host.put(d)
+	m.host.putDomain(d)
 	p.placement.done(m.spec.Owner.UID)
 
 	return newMachine(m.host, d), nil
@@ -333,7 +333,7 @@ func (p *Provider) start(
 	}
 
 	d.active, d.waiting, d.cpu, d.memory = true, true, int64(m.spec.Shape.CPU), m.spec.Shape.Memory
-	m.host.put(d)
+	m.host.putDomain(d)
 
 	return p.resume(ctx, m, d, marked)
 }
@@ -353,7 +353,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 		}
 
 		d.started = true
-		m.host.put(d)
+		m.host.putDomain(d)
 	}
 
 	if err := p.deleteISO(ctx, m); err != nil {
@@ -361,7 +361,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 	}
 
 	d.started = true
-	m.host.put(d)
+	m.host.putDomain(d)
 
 	err := m.host.call(ctx, newWrite("resumeDomain"), func(rpc *golibvirt.Libvirt) error {
 		return rpc.DomainResume(m.domain())
@@ -376,7 +376,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 	}
 
 	d.waiting = false
-	m.host.put(d)
+	m.host.putDomain(d)
 
 	return newMachine(m.host, d), nil
 }
@@ -416,7 +416,7 @@ func (p *Provider) advanceExisting(
 	}
 
 	if d.started {
-		m.host.put(d)
+		m.host.putDomain(d)
 
 		return m.host.readMachine(ctx, d) // it may run
 	}

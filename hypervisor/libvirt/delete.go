@@ -90,7 +90,7 @@ func (p *Provider) deleteDomain(ctx context.Context, h *host, d domain, ref hype
 	}
 
 	if d.isTransient {
-		h.remove(d.uuid)
+		h.removeDomain(d.uuid)
 
 		return nil
 	}
@@ -104,7 +104,7 @@ func (p *Provider) deleteDomain(ctx context.Context, h *host, d domain, ref hype
 		return err
 	}
 
-	h.remove(d.uuid)
+	h.removeDomain(d.uuid)
 
 	return nil
 }

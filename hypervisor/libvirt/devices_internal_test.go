@@ -32,7 +32,7 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 	running := domain{uuid: golibvirt.UUID{1}, isOurs: true, active: true, record: Record{Record: hypervisor.Record{
 		MachineClaim: hypervisor.MachineClaim{UID: "running"}, Devices: firstGPU,
 	}}}
-	h.put(running)
+	h.putDomain(running)
 
 	var p placement
 
@@ -53,7 +53,7 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 	}
 
 	running.active = false
-	h.put(running)
+	h.putDomain(running)
 
 	if got, err := p.assign(h, newDeviceSpec("b", 1), time.Now()); err != nil || strings.Join(got, ",") != firstGPU {
 		t.Errorf("want the device of the machine that was powered off, got %v (%v)", got, err)

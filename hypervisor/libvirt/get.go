@@ -142,7 +142,7 @@ func (h *host) readMachine(ctx context.Context, d domain) (hypervisor.Machine, e
 		return err
 	})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		h.remove(d.uuid)
+		h.removeDomain(d.uuid)
 
 		return hypervisor.Machine{}, newNotFoundError(hypervisor.MachineRef{ID: d.record.ID, Owner: d.record.Owner()})
 	}
@@ -152,7 +152,7 @@ func (h *host) readMachine(ctx context.Context, d domain) (hypervisor.Machine, e
 	}
 
 	d.active = golibvirt.DomainState(state) != golibvirt.DomainShutoff
-	h.put(d)
+	h.putDomain(d)
 
 	return newMachine(h, d), nil
 }

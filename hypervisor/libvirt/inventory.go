@@ -20,9 +20,9 @@ type inventory struct {
 	domains map[golibvirt.UUID]domain
 	// listedAt is the time of the last list. It is zero if the domains must be listed again.
 	listedAt time.Time
-	// touched holds the domains that have changed since the current list began, so that the list may show their
+	// changed holds the domains that have changed since the current list began, because the list may show their
 	// old state. isOutdated is true if an event during the list makes another list necessary.
-	touched    map[golibvirt.UUID]bool
+	changed    map[golibvirt.UUID]bool
 	isOutdated bool
 }
 
@@ -148,7 +148,7 @@ func (h *host) beginList() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.inventory.touched, h.inventory.isOutdated = map[golibvirt.UUID]bool{}, false
+	h.inventory.changed, h.inventory.isOutdated = map[golibvirt.UUID]bool{}, false
 }
 
 // endList replaces the inventory by a copy of the list. Domains that have changed since the list began keep
@@ -157,7 +157,7 @@ func (h *host) endList(s *session, domains map[golibvirt.UUID]domain, listedAt t
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	for uuid := range h.inventory.touched {
+	for uuid := range h.inventory.changed {
 		if d, ok := h.inventory.domains[uuid]; ok {
 			domains[uuid] = d
 		} else {
@@ -182,10 +182,11 @@ func (h *host) invalidate() {
 	h.inventory.listedAt, h.inventory.isOutdated = time.Time{}, true
 }
 
-// touch records that a domain has changed. The caller holds the lock.
-func (h *host) touch(uuid golibvirt.UUID) {
-	if h.inventory.touched != nil {
-		h.inventory.touched[uuid] = true
+// markChanged makes endList keep the state that the inventory has of the domain, because it is newer than the state in a
+// list that has already begun. The caller holds the lock.
+func (h *host) markChanged(uuid golibvirt.UUID) {
+	if h.inventory.changed != nil {
+		h.inventory.changed[uuid] = true
 	}
 }
 
@@ -329,8 +330,8 @@ func (h *host) findName(name string) (domain, bool) {
 	return domain{}, false
 }
 
-// put records what a call of this process has changed.
-func (h *host) put(d domain) {
+// putDomain stores the state of a domain that a call of this process has changed or read.
+func (h *host) putDomain(d domain) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -339,16 +340,16 @@ func (h *host) put(d domain) {
 	}
 
 	h.inventory.domains[d.uuid] = d
-	h.touch(d.uuid)
+	h.markChanged(d.uuid)
 }
 
-// remove records that a call of this process has deleted the domain.
-func (h *host) remove(uuid golibvirt.UUID) {
+// removeDomain removes a domain that a call of this process has deleted, or that no longer exists.
+func (h *host) removeDomain(uuid golibvirt.UUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	delete(h.inventory.domains, uuid)
-	h.touch(uuid)
+	h.markChanged(uuid)
 }
 
 // applyEvent applies an event to the inventory and wakes the owner of the machine. If the event does not say
@@ -394,7 +395,7 @@ func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
 		h.inventory.domains[event.Dom.UUID] = d
 	}
 
-	h.touch(event.Dom.UUID)
+	h.markChanged(event.Dom.UUID)
 
 	if needsList {
 		h.inventory.listedAt, h.inventory.isOutdated = time.Time{}, true

@@ -49,8 +49,8 @@ func newLimitedHost(t *testing.T, config hypervisor.Host) *host {
 	h.storage = storage{dir: "/pool", capacity: 100 * gibibyte, available: 40 * gibibyte, readAt: now}
 	h.templates[limitedTemplate] = cachedTemplate{readAt: now}
 	h.inventory.listedAt = now
-	h.put(domain{uuid: golibvirt.UUID{1}, name: "foreign", active: true, cpu: 4, memory: 8 * gibibyte})
-	h.put(domain{uuid: golibvirt.UUID{2}, name: "off", cpu: 8, memory: 32 * gibibyte})
+	h.putDomain(domain{uuid: golibvirt.UUID{1}, name: "foreign", active: true, cpu: 4, memory: 8 * gibibyte})
+	h.putDomain(domain{uuid: golibvirt.UUID{2}, name: "off", cpu: 8, memory: 32 * gibibyte})
 
 	return h
 }

@@ -80,7 +80,7 @@ func (p *Provider) createTransient(
 	}
 
 	d.started = true
-	m.host.put(d)
+	m.host.putDomain(d)
 	p.placement.done(m.spec.Owner.UID)
 
 	// Another process may have started it since the last list, so that it runs.
