@@ -142,11 +142,11 @@ func (p *Provider) callForMachine(
 ) (hypervisor.Machine, error) {
 	var out hypervisor.Machine
 
-	// The event can arrive before the response.
 	if call.Write {
+		// The program sends a wake event when the machine has changed, and this can be before the response.
 		p.sessions.expectWake(owner)
 	} else {
-		p.sessions.stopExpectingWake(owner)
+		p.sessions.stopExpectingWake(owner) // the owner reads the newest state instead
 	}
 
 	err := p.callForClaim(ctx, call, func(ctx context.Context) error {

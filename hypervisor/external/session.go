@@ -125,7 +125,8 @@ func (s *sessions) hasCapability(capability string) bool {
 	return slices.Contains(s.capabilities, capability)
 }
 
-// expectWake records that the owner waits for a wake event.
+// expectWake records that the owner waits for a wake event. If the session ends first, the next session wakes the owner,
+// because the event may be lost.
 func (s *sessions) expectWake(owner hypervisor.Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +136,7 @@ func (s *sessions) expectWake(owner hypervisor.Owner) {
 	}
 }
 
-// stopExpectingWake records that the owner waits for no wake event.
+// stopExpectingWake records that the owner no longer waits for a wake event.
 func (s *sessions) stopExpectingWake(owner hypervisor.Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
