@@ -31,13 +31,13 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return "", err
 	}
 
 	if !p.isOwn(m, config) || config["lock"] != "" {
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return "", p.evaluateConfig(ctx, m, config)
 	}
@@ -186,7 +186,7 @@ func (p *Provider) growDisk(ctx context.Context, m *machine, spec hypervisor.Mac
 	upid, err := p.client.resizeDisk(ctx, m.node, m.id, bootDisk.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {
-			p.invalidate(m)
+			p.requireInspection(m)
 		}
 
 		return "", err

@@ -95,21 +95,21 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 func (p *Provider) handleStepError(ctx context.Context, m *machine, err error) error {
 	hasKnownCause := hypervisor.Is(err, hypervisor.IDTaken) || hypervisor.Is(err, hypervisor.Busy)
 	if !hasKnownCause && m.phase > phaseReserved && p.isLostWithNode(ctx, m) {
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return p.newBusyError(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
 	}
 
 	if m.denials < maxDenials && p.client.isDenialOutdated(ctx, err, p.config.ResourcePool) {
 		m.denials++
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return p.newBusyError(m, reasonPermissionDenied,
 			"node %s denies a privilege that is granted, because it has outdated permissions (%v)", m.node, err)
 	}
 
 	if hypervisor.Is(err, hypervisor.NotFound) && hasReason(err, reasonNotFound) {
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		m.disappearances++
 		if m.disappearances <= maxDisappearances {
@@ -227,7 +227,7 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 func (p *Provider) handleCloneError(m *machine, err error) error {
 	switch {
 	case hypervisor.Is(err, hypervisor.IDTaken):
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		// The VM may be the machine itself, created by a call whose response was lost.
 		m.disappearances++
@@ -239,7 +239,7 @@ func (p *Provider) handleCloneError(m *machine, err error) error {
 	case hypervisor.Is(err, hypervisor.Busy), hypervisor.Is(err, hypervisor.Rejected), hypervisor.Is(err, hypervisor.NoCapacity):
 		return err
 	default:
-		p.invalidate(m)
+		p.requireInspection(m)
 		p.recordTargetFailure(m, m.origin.storage, hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
 
 		return err
@@ -344,8 +344,8 @@ func (p *Provider) finishClone(_ context.Context, m *machine) error {
 
 	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 
-	if wasAdopted {
-		p.invalidate(m)
+	if wasAdopted { // the task may be another one than a clone
+		p.requireInspection(m)
 
 		return nil
 	}
@@ -356,7 +356,7 @@ func (p *Provider) finishClone(_ context.Context, m *machine) error {
 		return nil
 	}
 
-	p.invalidate(m)
+	p.requireInspection(m)
 
 	return p.handleTaskFailure(m, m.origin.storage, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
 }
@@ -398,7 +398,7 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 	if err != nil {
 		// After another error, the machine may have been started.
 		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
-			p.invalidate(m)
+			p.requireInspection(m)
 		}
 
 		return "", err

@@ -117,10 +117,11 @@ func (p *Provider) leaveTaskPhase(m *machine) {
 
 	switch {
 	case !isTaskSuccess(exit), wasAdopted:
-		p.invalidate(m)
+		// A failed task, or one that this process did not start, does not show in which state the machine is.
+		p.requireInspection(m)
 	case previous == phaseStarting:
 		p.setRunning(m, p.clock.Now())
-	default:
+	case previous == phaseCloning, previous == phaseResizing:
 		m.phase = phaseCloned
 	}
 }
@@ -139,7 +140,7 @@ func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (isGone bool
 
 	if hasReason(err, reasonPermissionDenied) || err == nil && config["lock"] == lockDestroyed {
 		// The next step inspects the machine again.
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return true, nil
 	}
@@ -155,7 +156,7 @@ func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (isGone bool
 	}
 
 	if !p.isOwn(m, config) {
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return false, p.newNotOwnedError(m)
 	}
@@ -237,7 +238,7 @@ func (p *Provider) rejectHAManaged(ctx context.Context, m *machine) error {
 // the machine is inspected again.
 func (p *Provider) handleChangeError(m *machine, err error) error {
 	if !hypervisor.Is(err, hypervisor.Rejected) {
-		p.invalidate(m)
+		p.requireInspection(m)
 	}
 
 	return err
@@ -294,7 +295,7 @@ func (p *Provider) finishDestroy(m *machine) error {
 		return nil
 	}
 
-	p.invalidate(m)
+	p.requireInspection(m)
 
 	kind, reason := classifyText(exit)
 	if kind == hypervisor.NotFound || isTaskOutcomeUnknown(exit) {

@@ -200,24 +200,20 @@ func (p *Provider) readDeviceTotals(
 	return out, nil
 }
 
-// addDeviceProblem sets DeviceProblem if the candidate's node does not have enough free devices.
-func (p *Provider) addDeviceProblem(c *candidate, owner string, shape hypervisor.Shape, total, used map[string]deviceCounts) {
+// describeLackingDevice returns which device of the shape a node lacks for the machine of the owner, such as "has 0 of 1
+// devices gpu free", or "" if it lacks none.
+func (p *Provider) describeLackingDevice(node, owner string, shape hypervisor.Shape, total, used map[string]deviceCounts) string {
 	for _, d := range shape.Devices {
-		target := newDeviceTarget(c.Node, d.Name)
-		c.BreakerTargets = append(c.BreakerTargets, target)
-
-		if free := max(0, total[c.Node][d.Name]-used[c.Node][d.Name]); free < d.Count {
-			c.DeviceProblem = fmt.Sprintf("%s has %d of %d devices %s free", c.Node, free, total[c.Node][d.Name], d.Name)
-
-			return
+		if free := max(0, total[node][d.Name]-used[node][d.Name]); free < d.Count {
+			return fmt.Sprintf("has %d of %d devices %s free", free, total[node][d.Name], d.Name)
 		}
 
-		if reason := p.breaker.exclusionReason(owner, target); reason != "" {
-			c.DeviceProblem = reason
-
-			return
+		if reason := p.breaker.exclusionReason(owner, newDeviceTarget(node, d.Name)); reason != "" {
+			return "has an excluded device: " + reason
 		}
 	}
+
+	return ""
 }
 
 // sumDevices returns the devices of each node that machines have while they run, or will have. The placement of a
@@ -258,8 +254,8 @@ func (p *Provider) sumDevices(vms vmsByID, owned map[int]knownVM) map[string]dev
 	return used
 }
 
-// checkFreeDevices returns the reason why a prepared machine cannot start yet, or "" if its node has the devices.
-// The placement of the machine must be on standby.
+// checkFreeDevices returns the reason why a prepared machine cannot start yet, such as "has 0 of 1 devices gpu free", or "" if
+// its node has the devices. Call it while placement.standby is true, so that the machine's own devices do not count as used.
 func (p *Provider) checkFreeDevices(ctx context.Context, vms vmsByID, m *machine, shape hypervisor.Shape) (string, error) {
 	if len(shape.Devices) == 0 {
 		return "", nil
@@ -270,16 +266,12 @@ func (p *Provider) checkFreeDevices(ctx context.Context, vms vmsByID, m *machine
 		return "", err
 	}
 
-	c := candidate{Node: m.node}
-
-	total, err := p.readDeviceTotals(ctx, []candidate{c}, shape)
+	total, err := p.readDeviceTotals(ctx, []candidate{{Node: m.node}}, shape)
 	if err != nil {
 		return "", err
 	}
 
-	p.addDeviceProblem(&c, m.owner.UID, shape, total, p.sumDevices(vms, owned))
-
-	return strings.TrimPrefix(c.DeviceProblem, m.node+" "), nil
+	return p.describeLackingDevice(m.node, m.owner.UID, shape, total, p.sumDevices(vms, owned)), nil
 }
 
 // recordDevices caches the devices that were written to a machine's configuration.

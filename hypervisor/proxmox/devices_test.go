@@ -160,6 +160,47 @@ func TestDeviceOfAnotherVMIsAvoided(t *testing.T) {
 		"device gpu on node pve1 failed once and is excluded")
 }
 
+// A prepared machine that waits for an excluded device says so in a sentence about its node.
+func TestStandbyMachineWithExcludedDevice(t *testing.T) {
+	t.Parallel()
+
+	m := fastModel()
+	addGPUs(&m, 1)
+	m.VMs = append(slices.Clone(m.VMs), pve.VM{
+		VMID: 150, Name: "workstation", Node: "pve1", Running: true, Config: map[string]string{"hostpci0": "mapping=gpu"},
+	})
+	// The fast clock would end the exclusion of a minute before the last call.
+	p := connect(t, pvetest.New(t, m), func(c *hypervisor.Config, o *hypervisor.Options) {
+		c.Nodes = []string{"pve1"}
+		o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, attemptInterval/2, attemptInterval/2
+	})
+
+	standby, first := newDeviceSpec(1, 1), newDeviceSpec(2, 1)
+	standby.Standby = true
+	_, standby = create(t, p, standby)
+	standby.Standby = false
+
+	var err error
+
+	first = reserve(t, p, first)
+
+	timing.WaitUntil(t, "the start of the first machine fails", func() bool {
+		_, err = p.Start(t.Context(), first, seed)
+
+		return err != nil
+	})
+	requireError(t, err, hypervisor.NoCapacity, "already in use by VMID '150'")
+	remove(t, p, first)
+
+	timing.WaitUntil(t, "the prepared machine waits", func() bool {
+		_, err = p.Start(t.Context(), standby, seed)
+
+		return err != nil
+	})
+	requireError(t, err, hypervisor.NoCapacity,
+		"because node pve1 has an excluded device: device gpu on node pve1 failed once and is excluded until")
+}
+
 func TestDevicesOfTemplatesAreChecked(t *testing.T) {
 	t.Parallel()
 

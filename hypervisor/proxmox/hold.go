@@ -99,7 +99,7 @@ func (p *Provider) observeStandby(ctx context.Context, m *machine) (hypervisor.M
 		return m.toMachine(hypervisor.StatePrepared, m.message), nil
 	}
 
-	p.invalidate(m)
+	p.requireInspection(m)
 
 	if err := p.inspect(ctx, m); err != nil {
 		return m.toMachine(hypervisor.StatePrepared, m.message), convertIDTaken(err)

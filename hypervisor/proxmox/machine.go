@@ -93,8 +93,8 @@ type machine struct {
 	// time at which the machine was last confirmed as stopped, and runningAt the time at which it was last
 	// confirmed as running.
 	verifiedAt, stoppedAt, runningAt time.Time
-	// invalidatedAt is the time since which the state of the VM is unknown.
-	invalidatedAt  time.Time
+	// unknownSince is the time since which the state of the VM is unknown.
+	unknownSince   time.Time
 	disappearances int
 	denials        int
 	message        string
@@ -276,7 +276,7 @@ func (p *Provider) inspect(ctx context.Context, m *machine) error {
 		return p.inspectHidden(ctx, m)
 	case hypervisor.Is(err, hypervisor.NotFound):
 		// The list has just shown the machine, so the machine was deleted or migrated since then.
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
 	case hasReason(err, reasonPermissionDenied): // the machine may have left its pool because it is being destroyed
@@ -297,20 +297,20 @@ func (p *Provider) inspectionMaxAge(m *machine) time.Duration {
 		return 0
 	}
 
-	if m.invalidatedAt.IsZero() {
+	if m.unknownSince.IsZero() {
 		return p.watcher.busyListAge
 	}
 
-	return max(0, min(p.watcher.busyListAge, p.clock.Since(m.invalidatedAt)))
+	return max(0, min(p.watcher.busyListAge, p.clock.Since(m.unknownSince)))
 }
 
-// invalidate makes the next step inspect the machine, after its task has ended.
-func (p *Provider) invalidate(m *machine) {
+// requireInspection makes the next step inspect the machine, after its task has ended.
+func (p *Provider) requireInspection(m *machine) {
 	if !m.task.isPending() {
 		m.task = nil
 	}
 
-	m.phase, m.verifiedAt, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
+	m.phase, m.verifiedAt, m.unknownSince = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
 func (p *Provider) readConfig(ctx context.Context, m *machine) (vmConfig, error) {
@@ -429,7 +429,7 @@ func (p *Provider) evaluateStarted(ctx context.Context, m *machine) error {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		// The machine was deleted or migrated after its configuration was read. It must not be reported as
 		// deleted, because it may run on another node, or its cloud-init ISO may still exist.
-		p.invalidate(m)
+		p.requireInspection(m)
 
 		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
 	case hasReason(err, reasonPermissionDenied): // the machine may have left its pool because it is being destroyed

@@ -118,7 +118,11 @@ func (p *Provider) addReservations(
 	for i := range candidates {
 		c := &candidates[i]
 		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
-		p.addDeviceProblem(c, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
+		c.DeviceProblem = p.describeLackingDevice(c.Node, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
+
+		for _, d := range spec.Shape.Devices {
+			c.BreakerTargets = append(c.BreakerTargets, newDeviceTarget(c.Node, d.Name))
+		}
 	}
 }
 
@@ -215,7 +219,7 @@ type candidate struct {
 	StorageExclusion  string
 	TemplateExclusion string
 	BreakerTargets    []breakerTarget
-	// DeviceProblem is the reason why the node lacks a device for the machine.
+	// DeviceProblem says which device the node lacks for the machine, such as "has 0 of 1 devices gpu free".
 	DeviceProblem string
 }
 
@@ -289,7 +293,7 @@ func newNoCapacityError(candidates []candidate, shape hypervisor.Shape) error {
 		case c.StorageExclusion != "":
 			problems, reason = append(problems, c.StorageExclusion), reasonNodeExcluded
 		case c.DeviceProblem != "":
-			problems = append(problems, c.DeviceProblem)
+			problems = append(problems, c.Node+" "+c.DeviceProblem)
 		case int64(shape.CPU) > c.Cores:
 			problems = append(problems, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:

@@ -32,7 +32,7 @@ func hasTags(r resource, tags string) bool {
 }
 
 // selectRelease returns those of the templates with the tags of ref that belong to one release. The templates of
-// a release have the same name, one on each node. If there are several releases, ref must request the newest.
+// a release have the same name: they are copies, one on each node. If there are several releases, ref must request the newest.
 func (p *Provider) selectRelease(ctx context.Context, templates []resource, ref hypervisor.TemplateRef) ([]resource, error) {
 	byName := map[string][]resource{}
 	for _, r := range templates {
@@ -89,14 +89,14 @@ func (p *Provider) findNewestName(ctx context.Context, names []string, byName ma
 	return newest, nil
 }
 
-// readCreationTime returns when the oldest of the templates was created, in seconds since 1970.
-func (p *Provider) readCreationTime(ctx context.Context, templates []resource) (int64, error) {
+// readCreationTime returns the creation time of a release, which is that of its oldest copy, in seconds since 1970.
+func (p *Provider) readCreationTime(ctx context.Context, copies []resource) (int64, error) {
 	var (
 		oldest   int64
 		firstErr error
 	)
 
-	for _, r := range templates {
+	for _, r := range copies {
 		config, err := p.readTemplateConfig(ctx, r.Node, r.VMID)
 		if hasReason(err, reasonNodeUnreachable) {
 			firstErr = cmp.Or(firstErr, err)

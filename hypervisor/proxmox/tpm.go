@@ -42,7 +42,7 @@ func (p *Provider) removeTemplateTPM(
 
 	config, err := p.readConfig(ctx, m)
 	if err != nil {
-		p.invalidate(m)
+		p.requireInspection(m)
 	}
 
 	return config, err
@@ -53,7 +53,7 @@ func (p *Provider) removeTemplateTPM(
 func (p *Provider) writeConfig(ctx context.Context, m *machine, options map[string]string) error {
 	err := p.client.writeConfig(ctx, m.node, m.id, options)
 	if err != nil && !hypervisor.Is(err, hypervisor.Rejected) && !hypervisor.Is(err, hypervisor.Busy) {
-		p.invalidate(m)
+		p.requireInspection(m)
 	}
 
 	return err
