@@ -292,9 +292,15 @@ func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBri
 func (a *Approver) isStillRefused(
 	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
 ) (bool, error) {
-	known, ok := cluster.refused[object.UID]
-	if !ok || known.node == "" || known.reason != ReasonDPUNotFound {
-		return ok && known.node == "", nil
+	known, wasRefused := cluster.refused[object.UID]
+
+	switch {
+	case !wasRefused:
+		return false, nil
+	case known.isFinal():
+		return true, nil
+	case known.reason != ReasonDPUNotFound:
+		return false, nil
 	}
 
 	dpu, err := getDPU(ctx, a.dpus, bridge.Spec.DPUClusterRef.Namespace, known.node)
@@ -401,8 +407,8 @@ func (a *Approver) reportRefusal(
 	cluster.refused[object.UID] = refusedRequest{reason: refusal.Reason, node: node, hasEvent: hasEvent}
 
 	if !hasEvent {
-		if !cluster.skipsEvents {
-			cluster.skipsEvents = true
+		if !cluster.isLimitReported {
+			cluster.isLimitReported = true
 			a.Recorder.Eventf(bridge, nil, corev1.EventTypeWarning, eventRefused, actionSkipEvents,
 				"did not approve more than %d pending requests of the hosted cluster: further ones have no events", maxRefusalEvents)
 		}

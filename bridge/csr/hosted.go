@@ -46,10 +46,11 @@ type hostedCluster struct {
 	cancel     context.CancelFunc
 	done       chan struct{}
 	// refused holds the pending requests that were refused, and eventCount how many of these refusals are events.
-	// skipsEvents is true if an event says that there are no further ones. Only the reconcile of the bridge uses them.
-	refused     map[types.UID]refusedRequest
-	eventCount  int
-	skipsEvents bool
+	// isLimitReported is true if an event says that further refusals are no events. Only the reconcile of the bridge uses
+	// these fields.
+	refused         map[types.UID]refusedRequest
+	eventCount      int
+	isLimitReported bool
 }
 
 // refusedRequest is a pending request that was refused.
@@ -61,6 +62,9 @@ type refusedRequest struct {
 	// hasEvent is true if the refusal is an event of the bridge.
 	hasEvent bool
 }
+
+// isFinal reports whether the content of the request was refused.
+func (r refusedRequest) isFinal() bool { return r.node == "" }
 
 // hostedClusters holds the hosted clusters that are watched, by their bridge.
 type hostedClusters struct {
@@ -281,24 +285,27 @@ func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.Certi
 	}), nil
 }
 
-// forgetRefusals forgets the refusals of requests that are no longer pending.
+// forgetRefusals forgets the refusals of requests that are no longer pending, and their events. If fewer than
+// maxRefusalEvents remain, further refusals are events again.
 func (h *hostedCluster) forgetRefusals(pending []certificatesv1.CertificateSigningRequest) {
 	isPending := make(map[types.UID]bool, len(pending))
 	for i := range pending {
 		isPending[pending[i].UID] = true
 	}
 
+	maps.DeleteFunc(h.refused, func(uid types.UID, _ refusedRequest) bool { return !isPending[uid] })
+
 	h.eventCount = 0
 
-	maps.DeleteFunc(h.refused, func(uid types.UID, request refusedRequest) bool {
-		if isPending[uid] && request.hasEvent {
+	for _, request := range h.refused {
+		if request.hasEvent {
 			h.eventCount++
 		}
+	}
 
-		return !isPending[uid]
-	})
-
-	h.skipsEvents = h.skipsEvents && h.eventCount >= maxRefusalEvents
+	if h.eventCount < maxRefusalEvents {
+		h.isLimitReported = false
+	}
 }
 
 // getNode returns the node, and nil if it does not exist.

@@ -213,9 +213,9 @@ func newServicePredicate() predicate.Predicate {
 	}}
 }
 
-// newForeignOrChangedPredicate returns a predicate for all events except creations of a bridge's own
-// objects.
-func newForeignOrChangedPredicate() predicate.Predicate {
+// newIgnoreOwnCreationsPredicate returns a predicate that drops the creations of a bridge's own objects, and
+// passes all other events.
+func newIgnoreOwnCreationsPredicate() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		return e.Object.GetLabels()[hypershift.LabelUID] == ""
 	}}

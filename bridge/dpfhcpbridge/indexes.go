@@ -98,8 +98,7 @@ func addIndexes(ctx context.Context, fieldIndexer client.FieldIndexer) error {
 	return nil
 }
 
-// addPoolIndex adds the index of IPAddressPools by the CIDRs that their addresses consist of to the
-// cache.
+// addPoolIndex adds an index to the cache, which finds IPAddressPools by the CIDRs of their addresses.
 func addPoolIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	pools := hypershift.NewObject(hypershift.IPAddressPoolKind())
 

@@ -50,7 +50,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Named("dpfhcpbridge").
 		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.DPFHCPBridge{}, newHandler(r.findRivals), builder.WithPredicates(newReleasedPredicate())).
-		WatchesMetadata(&corev1.Secret{}, newHandler(r.findBridgesOfSecret), builder.WithPredicates(newForeignOrChangedPredicate())).
+		WatchesMetadata(&corev1.Secret{}, newHandler(r.findBridgesOfSecret), builder.WithPredicates(newIgnoreOwnCreationsPredicate())).
 		WatchesMetadata(&corev1.Secret{}, newUpdateHandler(r.findBridgesOfClusterSecret, readNothing)).
 		Watches(&storagev1.StorageClass{}, newHandler(r.findBridgesOfStorageClass)).
 		Watches(
@@ -113,11 +113,11 @@ func (r *Reconciler) WatchMetalLB(ctx context.Context) error {
 	}
 
 	poolHandler, advertisementHandler := newHandler(r.findBridgesOfPool), newHandler(findLabeledBridge)
-	if err := r.addWatch(hypershift.IPAddressPoolKind(), poolHandler, newForeignOrChangedPredicate()); err != nil {
+	if err := r.addWatch(hypershift.IPAddressPoolKind(), poolHandler, newIgnoreOwnCreationsPredicate()); err != nil {
 		return err
 	}
 
-	if err := r.addWatch(hypershift.L2AdvertisementKind(), advertisementHandler, newForeignOrChangedPredicate()); err != nil {
+	if err := r.addWatch(hypershift.L2AdvertisementKind(), advertisementHandler, newIgnoreOwnCreationsPredicate()); err != nil {
 		return err
 	}
 
