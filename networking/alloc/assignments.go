@@ -25,85 +25,90 @@ type assignments struct {
 type record struct {
 	Assignment
 
-	// next is the index of the next record of the same owner.
+	// next is the index of the next record of the same owner, or nilIndex.
 	next int32
 }
 
 func newAssignments() assignments {
-	b := assignments{records: make([]record, 1), owners: map[string]int32{}}
-	for i := range b.addresses {
-		b.addresses[i] = map[u128]int32{}
+	a := assignments{records: make([]record, 1), owners: map[string]int32{}}
+	for i := range a.addresses {
+		a.addresses[i] = map[u128]int32{}
 	}
 
-	return b
+	return a
 }
 
 // holder returns the owner of an address, and false if the address has no owner.
-func (b *assignments) holder(addr netip.Addr) (string, bool) {
-	index, found := b.addresses[FamilyOf(addr)][toUint128(addr)]
+func (a *assignments) holder(addr netip.Addr) (string, bool) {
+	index, found := a.addresses[FamilyOf(addr)][toUint128(addr)]
 
-	return b.records[index].Owner, found
+	return a.records[index].Owner, found
 }
 
 // add stores an address. The address must not have an owner yet.
-func (b *assignments) add(h Assignment) {
-	index := b.firstUnused
-	if index == nilIndex {
-		if len(b.records) == cap(b.records) {
-			// append would grow a large slice by a quarter only, and so copy the records more often.
-			b.records = slices.Grow(b.records, len(b.records))
-		}
-
-		b.records = append(b.records, record{})
-		//nolint:gosec // G115: two billion records do not fit into memory
-		index = int32(len(b.records) - 1)
-	} else {
-		b.firstUnused = b.records[index].next
-	}
-
-	b.records[index] = record{Assignment: h, next: b.owners[h.Owner]}
-	b.owners[h.Owner] = index
+func (a *assignments) add(h Assignment) {
+	index := a.takeUnused()
+	a.records[index] = record{Assignment: h, next: a.owners[h.Owner]} // nilIndex for the owner's first address
+	a.owners[h.Owner] = index
 
 	addr := h.Address.Addr()
-	b.addresses[FamilyOf(addr)][toUint128(addr)] = index
+	a.addresses[FamilyOf(addr)][toUint128(addr)] = index
+}
+
+// takeUnused returns the index of an unused record, which is no longer linked. It adds one if there is none.
+func (a *assignments) takeUnused() int32 {
+	if index := a.firstUnused; index != nilIndex {
+		a.firstUnused = a.records[index].next
+
+		return index
+	}
+
+	if len(a.records) == cap(a.records) {
+		// append would grow a large slice by a quarter only, and so copy the records more often.
+		a.records = slices.Grow(a.records, len(a.records))
+	}
+
+	a.records = append(a.records, record{})
+
+	return int32(len(a.records) - 1) //nolint:gosec // G115: two billion records do not fit into memory
 }
 
 // update replaces the record of an address. The address must already have the same owner.
-func (b *assignments) update(h Assignment) {
+func (a *assignments) update(h Assignment) {
 	addr := h.Address.Addr()
-	b.records[b.addresses[FamilyOf(addr)][toUint128(addr)]].Assignment = h
+	a.records[a.addresses[FamilyOf(addr)][toUint128(addr)]].Assignment = h
 }
 
 // removeOwner deletes all addresses of an owner, and returns them in ascending order.
-func (b *assignments) removeOwner(owner string) []Assignment {
-	removed := b.listOwner(owner)
+func (a *assignments) removeOwner(owner string) []Assignment {
+	removed := a.listOwner(owner)
 
-	for index := b.owners[owner]; index != nilIndex; {
-		next := b.records[index].next
-		b.records[index] = record{next: b.firstUnused}
-		b.firstUnused, index = index, next
+	for index := a.owners[owner]; index != nilIndex; {
+		next := a.records[index].next
+		a.records[index] = record{next: a.firstUnused}
+		a.firstUnused, index = index, next
 	}
 
-	delete(b.owners, owner)
+	delete(a.owners, owner)
 
 	for _, h := range removed {
 		addr := h.Address.Addr()
-		delete(b.addresses[FamilyOf(addr)], toUint128(addr))
+		delete(a.addresses[FamilyOf(addr)], toUint128(addr))
 	}
 
 	return removed
 }
 
 // listOwner returns the addresses of an owner in ascending order.
-func (b *assignments) listOwner(owner string) []Assignment {
-	index := b.owners[owner]
+func (a *assignments) listOwner(owner string) []Assignment {
+	index := a.owners[owner]
 	if index == nilIndex {
 		return nil
 	}
 
 	out := make([]Assignment, 0, familyCount)
-	for ; index != nilIndex; index = b.records[index].next {
-		out = append(out, b.records[index].Assignment)
+	for ; index != nilIndex; index = a.records[index].next {
+		out = append(out, a.records[index].Assignment)
 	}
 
 	slices.SortFunc(out, compareByAddress)
@@ -112,10 +117,10 @@ func (b *assignments) listOwner(owner string) []Assignment {
 }
 
 // filter returns the addresses that keep accepts, in ascending order.
-func (b *assignments) filter(keep func(Assignment) bool) []Assignment {
+func (a *assignments) filter(keep func(Assignment) bool) []Assignment {
 	var out []Assignment
 
-	for _, r := range b.records {
+	for _, r := range a.records {
 		if r.Owner != "" && keep(r.Assignment) {
 			out = append(out, r.Assignment)
 		}

@@ -213,7 +213,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("got %+v, want the first recorded owner to keep the address", conflict)
 	}
 
-	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsOutside("p"), compareAddresses); diff != "" {
+	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsNoLongerIn("p"), compareAddresses); diff != "" {
 		t.Error(diff)
 	}
 

@@ -103,7 +103,7 @@ func (n *Network) SetPool(pool *Pool) ([]Assignment, error) {
 	n.pools[pool.name] = &poolState{pool: pool}
 	n.recountFree()
 
-	return n.assignmentsOutside(pool.name), nil
+	return n.assignmentsNoLongerIn(pool.name), nil
 }
 
 // RemovePool removes a pool. It returns the addresses of the pool that are in use, in ascending order. These
@@ -115,7 +115,7 @@ func (n *Network) RemovePool(name string) []Assignment {
 	delete(n.pools, name)
 	n.recountFree()
 
-	return n.assignmentsOutside(name)
+	return n.assignmentsNoLongerIn(name)
 }
 
 // recountFree computes the free addresses of all pools. A change of one pool can affect the other pools,
@@ -442,17 +442,17 @@ func (n *Network) Assignments() []Assignment {
 	return n.assignments.filter(func(Assignment) bool { return true })
 }
 
-// AssignmentsOutside returns, in ascending order, the addresses in use that were allocated from a pool but that
+// AssignmentsNoLongerIn returns, in ascending order, the addresses in use that were allocated from a pool but that
 // the pool does not contain. For example, they were in use when the pool shrank or was removed, or they were
 // read from an object's status.
-func (n *Network) AssignmentsOutside(pool string) []Assignment {
+func (n *Network) AssignmentsNoLongerIn(pool string) []Assignment {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.assignmentsOutside(pool)
+	return n.assignmentsNoLongerIn(pool)
 }
 
-func (n *Network) assignmentsOutside(pool string) []Assignment {
+func (n *Network) assignmentsNoLongerIn(pool string) []Assignment {
 	s := n.pools[pool]
 
 	return n.assignments.filter(func(h Assignment) bool {
@@ -481,8 +481,8 @@ func (n *Network) Usage(pool string, family Family) Usage {
 	return Usage{Size: size.saturated(), Free: size.minus(u128{lo: s.used[family]}).saturated()}
 }
 
-// FreeRanges returns the addresses of a family that a pool can allocate now, as runs in the order of
-// allocation. It returns the first limit runs at most.
+// FreeRanges returns the ranges of addresses of a family that a pool can allocate now, in the order of
+// allocation. It returns at most the first limit ranges.
 func (n *Network) FreeRanges(pool string, family Family, limit int) []Range {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

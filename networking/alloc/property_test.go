@@ -540,7 +540,7 @@ func TestConcurrentOwners(t *testing.T) {
 				}
 
 				n.Usage("p", alloc.IPv4)
-				n.AssignmentsOutside("p")
+				n.AssignmentsNoLongerIn("p")
 				setPool(t, n, p)
 
 				if i%2 == 0 {

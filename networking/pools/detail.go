@@ -16,9 +16,9 @@ type Detail struct {
 	// Assignments are the addresses in use that the pool contains, and those that it contained before it
 	// shrank, in ascending order. They include addresses on networks that may be the pool's network.
 	Assignments []alloc.Assignment
-	// IsOutside is true for each of these addresses that the pool no longer contains.
-	IsOutside map[alloc.Assignment]bool
-	// FreeRanges are the addresses that can be allocated now, IPv4 first, as runs in the order of allocation.
+	// IsNoLongerInPool is true for each of these addresses that the pool no longer contains.
+	IsNoLongerInPool map[alloc.Assignment]bool
+	// FreeRanges are the ranges of addresses that can be allocated now, IPv4 first, in the order of allocation.
 	FreeRanges []alloc.Range
 	// Queue lists the waiting owners. The first owner is served first.
 	Queue []string
@@ -26,13 +26,13 @@ type Detail struct {
 
 // listRelatedAssignments returns the addresses of a pool that machines have on other networks that may be the same one, for
 // example since before the network of their template was known.
-func (b *AddressRegistry) listRelatedAssignments(networkName, pool string) []alloc.Assignment {
+func (a *AddressRegistry) listRelatedAssignments(networkName, pool string) []alloc.Assignment {
 	var out []alloc.Assignment
 
-	n := b.networks[networkName]
+	n := a.networks[networkName]
 
-	for _, other := range b.listRelated(networkName) {
-		for _, assignment := range b.networks[other].addresses.Assignments() {
+	for _, other := range a.listRelated(networkName) {
+		for _, assignment := range a.networks[other].addresses.Assignments() {
 			if _, isInPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); isInPool {
 				out = append(out, assignment)
 			}
@@ -42,31 +42,32 @@ func (b *AddressRegistry) listRelatedAssignments(networkName, pool string) []all
 	return out
 }
 
-// Detail returns the detail of a pool, with at most limit runs of free addresses of each family. It returns
+// Detail returns the detail of a pool, with at most limit ranges of free addresses of each family. It returns
 // false if the registry does not have the pool.
-func (b *AddressRegistry) Detail(pool string, limit int) (Detail, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) Detail(pool string, limit int) (Detail, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	networkName, found := b.networkByPool[pool]
+	networkName, found := a.networkByPool[pool]
 	if !found {
 		return Detail{}, false
 	}
 
-	n := b.networks[networkName]
-	out := Detail{Status: n.status(networkName, pool), IsOutside: map[alloc.Assignment]bool{}}
+	n := a.networks[networkName]
+	out := Detail{Status: n.status(networkName, pool), IsNoLongerInPool: map[alloc.Assignment]bool{}}
 
-	for _, assignment := range n.addresses.AssignmentsOutside(pool) {
-		out.IsOutside[assignment] = true
+	for _, assignment := range n.addresses.AssignmentsNoLongerIn(pool) {
+		out.IsNoLongerInPool[assignment] = true
 	}
 
 	for _, assignment := range n.addresses.Assignments() {
-		if _, isInPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); isInPool || out.IsOutside[assignment] {
+		_, isInPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr())
+		if isInPool || out.IsNoLongerInPool[assignment] {
 			out.Assignments = append(out.Assignments, assignment)
 		}
 	}
 
-	out.Assignments = append(out.Assignments, b.listRelatedAssignments(networkName, pool)...)
+	out.Assignments = append(out.Assignments, a.listRelatedAssignments(networkName, pool)...)
 	slices.SortFunc(out.Assignments, func(x, y alloc.Assignment) int { return x.Address.Addr().Compare(y.Address.Addr()) })
 
 	for _, family := range []alloc.Family{alloc.IPv4, alloc.IPv6} {

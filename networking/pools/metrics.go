@@ -20,13 +20,13 @@ type Collector struct {
 }
 
 // NewCollector returns the collector of an address registry.
-func NewCollector(b *AddressRegistry) *Collector {
+func NewCollector(a *AddressRegistry) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hyperfleet_ippool_"+name, help, labels, nil)
 	}
 
 	return &Collector{
-		addresses: b,
+		addresses: a,
 		size:      desc("size", "Number of addresses of a family in a pool.", "network", "pool", "family"),
 		free:      desc("free", "Number of free addresses of a family in a pool.", "network", "pool", "family"),
 		waiting:   desc("waiting", "Number of machines that wait for an address of a pool.", "network", "pool"),

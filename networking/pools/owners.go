@@ -40,14 +40,14 @@ type Request struct {
 // the meantime. Call Release or StopWaiting for an owner that will not call Acquire again. After an
 // *alloc.UnavailableError or *UnreadError, the owner is not added to the queue, and Wake is called at the next
 // change of the network.
-func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
-	b.mu.Lock()
-	callbacks := b.removeFromOtherQueues(r)
-	n := b.ensureNetwork(r.Network)
+func (a *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
+	a.mu.Lock()
+	wakeFuncs := a.removeFromOtherQueues(r)
+	n := a.ensureNetwork(r.Network)
 
 	var addresses []netip.Prefix
 
-	err := b.checkRead(n, r)
+	err := a.checkRead(n, r)
 	if err == nil {
 		err = n.checkTurn(r)
 	}
@@ -66,7 +66,7 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 		n.dequeue(r.Owner)
 
 		for _, address := range addresses {
-			b.publish(r.Network, address.Addr())
+			a.publish(r.Network, address.Addr())
 		}
 	case errors.As(err, &unavailable), errors.As(err, &unread):
 		n.block(r.Owner, r.Wake)
@@ -75,12 +75,12 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	}
 
 	if err != nil {
-		b.deleteIfEmpty(r.Network) // the request may have created it, and may have left nothing in it
+		a.deleteIfEmpty(r.Network) // the request may have created it, and may have left nothing in it
 	}
 
-	b.mu.Unlock()
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 
 	if err != nil {
 		return nil, fmt.Errorf("acquire addresses for %s: %w", r.Owner, err)
@@ -92,32 +92,32 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 // RestoreWaiting adds an owner that is recorded as waiting to the end of the pool's queue, so a restart does
 // not change the order of the queue. It does nothing if the owner has an address. The owner must still call
 // Acquire, because the registry has no Wake callback for it.
-func (b *AddressRegistry) RestoreWaiting(network, pool, owner string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) RestoreWaiting(network, pool, owner string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	if n := b.ensureNetwork(network); len(n.addresses.AddressesOf(owner)) == 0 {
+	if n := a.ensureNetwork(network); len(n.addresses.AddressesOf(owner)) == 0 {
 		n.enqueue(Request{Network: network, Pool: pool, Owner: owner, Wake: func() {}})
 	}
 }
 
 // Restore records that an address is in use. It does not check the address against the pools. The error is an
 // *alloc.ConflictError if another owner has the address. In this case the other owner keeps it.
-func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) error {
-	b.mu.Lock()
-	n := b.ensureNetwork(network)
+func (a *AddressRegistry) Restore(network string, assignment alloc.Assignment) error {
+	a.mu.Lock()
+	n := a.ensureNetwork(network)
 	err := n.addresses.Restore(assignment)
 
-	var callbacks []func()
+	var wakeFuncs []func()
 	if err == nil {
-		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
-		callbacks = append(callbacks, b.markRead(assignment.Owner)...)
-		b.publish(network, assignment.Address.Addr())
+		wakeFuncs = a.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
+		wakeFuncs = append(wakeFuncs, a.markRead(assignment.Owner)...)
+		a.publish(network, assignment.Address.Addr())
 	}
 
-	b.mu.Unlock()
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 
 	if err != nil {
 		return fmt.Errorf("restore addresses of %s: %w", assignment.Owner, err)
@@ -127,62 +127,62 @@ func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) e
 }
 
 // StopWaiting removes an owner from all queues. The owner keeps its addresses.
-func (b *AddressRegistry) StopWaiting(owner string) {
-	b.mu.Lock()
+func (a *AddressRegistry) StopWaiting(owner string) {
+	a.mu.Lock()
 
-	var callbacks []func()
+	var wakeFuncs []func()
 
-	for name, n := range b.networks {
+	for name, n := range a.networks {
 		n.dequeue(owner)
 
-		callbacks = append(callbacks, n.collectCallbacks()...)
+		wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
 
-		b.deleteIfEmpty(name)
+		a.deleteIfEmpty(name)
 	}
 
-	b.mu.Unlock()
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 }
 
 // Release releases all addresses of an owner, removes the owner from all queues, and returns the released
 // addresses. It calls Wake of the waiting owners that can get addresses now. It is idempotent.
-func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
-	b.mu.Lock()
+func (a *AddressRegistry) Release(owner string) []alloc.Assignment {
+	a.mu.Lock()
 
 	var (
 		freed     []alloc.Assignment
-		callbacks []func()
+		wakeFuncs []func()
 	)
 
-	callbacks = b.markRead(owner) // an owner without addresses no longer has unknown ones
+	wakeFuncs = a.markRead(owner) // an owner without addresses no longer has unknown ones
 
-	for name, n := range b.networks {
+	for name, n := range a.networks {
 		n.dequeue(owner)
 
 		released := n.addresses.Release(owner)
 		freed = append(freed, released...)
-		callbacks = append(callbacks, b.publish(name, listAddresses(released)...)...)
+		wakeFuncs = append(wakeFuncs, a.publish(name, listAddresses(released)...)...)
 		// Do this also if the owner had no addresses: the registry may have kept free addresses for it.
-		callbacks = append(callbacks, n.collectCallbacks()...)
+		wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
 
-		b.deleteIfEmpty(name)
+		a.deleteIfEmpty(name)
 	}
 
-	b.mu.Unlock()
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 
 	return freed
 }
 
 // AddressesOf returns all addresses of an owner on all networks, IPv4 first.
-func (b *AddressRegistry) AddressesOf(owner string) []netip.Prefix {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) AddressesOf(owner string) []netip.Prefix {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
 	var out []netip.Prefix
-	for _, n := range b.networks {
+	for _, n := range a.networks {
 		out = append(out, n.addresses.AddressesOf(owner)...)
 	}
 
@@ -193,13 +193,13 @@ func (b *AddressRegistry) AddressesOf(owner string) []netip.Prefix {
 
 // OwnersWithPrefix returns the owners that have or wait for an address and whose text begins with prefix, in
 // alphabetical order. It reads the whole address registry, so it is only for rare operations.
-func (b *AddressRegistry) OwnersWithPrefix(prefix string) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) OwnersWithPrefix(prefix string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
 	found := map[string]bool{}
 
-	for _, n := range b.networks {
+	for _, n := range a.networks {
 		for _, assignment := range n.addresses.Assignments() {
 			found[assignment.Owner] = true
 		}
@@ -215,7 +215,7 @@ func (b *AddressRegistry) OwnersWithPrefix(prefix string) []string {
 		}
 	}
 
-	for _, owners := range b.unread {
+	for _, owners := range a.unread {
 		maps.Copy(found, owners)
 	}
 

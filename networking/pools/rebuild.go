@@ -40,7 +40,7 @@ var ErrNotRebuilt = errors.New("the address registry is not rebuilt yet: it stil
 // Reader restores the recorded addresses of one kind of machines into an address registry. It reads from the
 // API server, not from a cache, and restores the oldest machine first, because the first of two conflicting
 // records wins. A conflict is logged and is not an error.
-type Reader func(ctx context.Context, b *AddressRegistry) error
+type Reader func(ctx context.Context, a *AddressRegistry) error
 
 // NewMachineReader returns the Reader of one kind of machines. list is an empty list of this kind. restore
 // restores the recorded addresses of a machine. restoreWaiting puts a machine that found its pool exhausted
@@ -49,7 +49,7 @@ func NewMachineReader[T client.Object](
 	live client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error,
 	restoreWaiting func(*AddressRegistry, T),
 ) Reader {
-	return func(ctx context.Context, b *AddressRegistry) error {
+	return func(ctx context.Context, a *AddressRegistry) error {
 		machines, err := watch.ListAll[T](ctx, live, list)
 		if err != nil {
 			return fmt.Errorf("list machines: %w", err)
@@ -58,14 +58,14 @@ func NewMachineReader[T client.Object](
 		slices.SortFunc(machines, func(x, y T) int { return CompareAge(x, y) })
 
 		for _, machine := range machines {
-			if err := restore(b, machine); err != nil {
+			if err := restore(a, machine); err != nil {
 				log.FromContext(ctx).Error(err, "cannot restore the recorded addresses of a machine",
 					"namespace", machine.GetNamespace(), "name", machine.GetName())
 			}
 		}
 
 		for _, machine := range machines {
-			restoreWaiting(b, machine)
+			restoreWaiting(a, machine)
 		}
 
 		return nil
@@ -82,7 +82,7 @@ type PoolObject struct {
 	Object metav1.Object
 	// Put adds the pool to the address registry. It returns no error, because the reconciler of the object
 	// reports an invalid pool.
-	Put func(b *AddressRegistry)
+	Put func(a *AddressRegistry)
 }
 
 // CompareAge compares two objects by age, for sorting. The older object comes first and wins a conflict. The
@@ -114,27 +114,27 @@ func IsWaiting(conditions []metav1.Condition, name string) bool {
 
 // AddReaders adds readers for Rebuild. All readers must be added before the first controller that uses the
 // address registry starts.
-func (b *AddressRegistry) AddReaders(readers ...Reader) {
-	b.startup.mu.Lock()
-	defer b.startup.mu.Unlock()
+func (a *AddressRegistry) AddReaders(readers ...Reader) {
+	a.startup.mu.Lock()
+	defer a.startup.mu.Unlock()
 
-	b.startup.readers = append(b.startup.readers, readers...)
+	a.startup.readers = append(a.startup.readers, readers...)
 }
 
 // AddPoolReaders adds readers of pools for Rebuild. Rebuild adds all pools before it calls the first Reader.
-func (b *AddressRegistry) AddPoolReaders(readers ...PoolReader) {
-	b.startup.mu.Lock()
-	defer b.startup.mu.Unlock()
+func (a *AddressRegistry) AddPoolReaders(readers ...PoolReader) {
+	a.startup.mu.Lock()
+	defer a.startup.mu.Unlock()
 
-	b.startup.poolReaders = append(b.startup.poolReaders, readers...)
+	a.startup.poolReaders = append(a.startup.poolReaders, readers...)
 }
 
 // Rebuild resets the address registry and fills it from its readers. After an error the registry is empty.
-func (b *AddressRegistry) Rebuild(ctx context.Context) error {
-	b.reset()
+func (a *AddressRegistry) Rebuild(ctx context.Context) error {
+	a.reset()
 
-	if err := b.readAll(ctx); err != nil {
-		b.reset()
+	if err := a.readAll(ctx); err != nil {
+		a.reset()
 
 		return fmt.Errorf("rebuild the address registry: %w", err)
 	}
@@ -142,18 +142,18 @@ func (b *AddressRegistry) Rebuild(ctx context.Context) error {
 	return nil
 }
 
-func (b *AddressRegistry) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	b.initMaps()
+	a.initMaps()
 }
 
 // readAll adds all pools, oldest first, and then all recorded addresses.
-func (b *AddressRegistry) readAll(ctx context.Context) error {
-	b.startup.mu.Lock()
-	pools, readers := b.startup.poolReaders, b.startup.readers
-	b.startup.mu.Unlock()
+func (a *AddressRegistry) readAll(ctx context.Context) error {
+	a.startup.mu.Lock()
+	pools, readers := a.startup.poolReaders, a.startup.readers
+	a.startup.mu.Unlock()
 
 	var all []PoolObject
 
@@ -169,11 +169,11 @@ func (b *AddressRegistry) readAll(ctx context.Context) error {
 	slices.SortFunc(all, func(x, y PoolObject) int { return CompareAge(x.Object, y.Object) })
 
 	for _, found := range all {
-		found.Put(b)
+		found.Put(a)
 	}
 
 	for _, read := range readers {
-		if err := read(ctx, b); err != nil {
+		if err := read(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -182,9 +182,9 @@ func (b *AddressRegistry) readAll(ctx context.Context) error {
 }
 
 // IsReady returns whether the address registry was filled through its RebuildSource.
-func (b *AddressRegistry) IsReady() bool {
+func (a *AddressRegistry) IsReady() bool {
 	select {
-	case <-b.startup.done:
+	case <-a.startup.done:
 		return true
 	default:
 		return false
@@ -193,11 +193,11 @@ func (b *AddressRegistry) IsReady() bool {
 
 // Check is a readiness check. It returns ErrNotRebuilt from the time when this process becomes the leader
 // until the registry is filled. A process on standby is ready.
-func (b *AddressRegistry) Check(*http.Request) error {
-	b.startup.mu.Lock()
-	defer b.startup.mu.Unlock()
+func (a *AddressRegistry) Check(*http.Request) error {
+	a.startup.mu.Lock()
+	defer a.startup.mu.Unlock()
 
-	if b.startup.started && !b.IsReady() {
+	if a.startup.started && !a.IsReady() {
 		return ErrNotRebuilt
 	}
 
@@ -207,8 +207,8 @@ func (b *AddressRegistry) Check(*http.Request) error {
 // RebuildSource returns a source for every controller that uses the address registry. The source emits no events, but
 // its controller does not start before the registry is filled. The first controller that starts also starts
 // the rebuild, which happens when the process becomes the leader. Failed attempts are repeated.
-func (b *AddressRegistry) RebuildSource(c clock.WithTicker) source.SyncingSource {
-	return rebuildSource{b, c}
+func (a *AddressRegistry) RebuildSource(c clock.WithTicker) source.SyncingSource {
+	return rebuildSource{a, c}
 }
 
 type rebuildSource struct {
@@ -243,16 +243,16 @@ func (s rebuildSource) WaitForSync(ctx context.Context) error {
 func (rebuildSource) String() string { return "address registry" }
 
 // fill rebuilds the registry. It retries until it succeeds or ctx ends.
-func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
+func (a *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	logger := log.FromContext(ctx).WithName("pools")
 
 	for {
 		start := c.Now()
-		err := b.rebuildOnce(ctx)
+		err := a.rebuildOnce(ctx)
 
 		if err == nil {
-			logger.Info("rebuilt the address registry", "pools", len(b.Statuses()), "took", c.Since(start).String())
-			close(b.startup.done)
+			logger.Info("rebuilt the address registry", "pools", len(a.Statuses()), "took", c.Since(start).String())
+			close(a.startup.done)
 
 			return
 		}
@@ -271,9 +271,9 @@ func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	}
 }
 
-func (b *AddressRegistry) rebuildOnce(ctx context.Context) error {
+func (a *AddressRegistry) rebuildOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 
-	return b.Rebuild(ctx)
+	return a.Rebuild(ctx)
 }

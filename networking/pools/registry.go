@@ -72,26 +72,26 @@ type network struct {
 
 // New returns an empty address registry. It is ready after the rebuild that its RebuildSource starts.
 func New() *AddressRegistry {
-	b := &AddressRegistry{}
-	b.startup.done = make(chan struct{})
-	b.initMaps()
+	a := &AddressRegistry{}
+	a.startup.done = make(chan struct{})
+	a.initMaps()
 
-	return b
+	return a
 }
 
-func (b *AddressRegistry) initMaps() {
-	b.networks, b.networkByPool, b.unread = map[string]*network{}, map[string]string{}, map[string]map[string]bool{}
+func (a *AddressRegistry) initMaps() {
+	a.networks, a.networkByPool, a.unread = map[string]*network{}, map[string]string{}, map[string]map[string]bool{}
 }
 
-func (b *AddressRegistry) ensureNetwork(name string) *network {
-	n := b.networks[name]
+func (a *AddressRegistry) ensureNetwork(name string) *network {
+	n := a.networks[name]
 	if n == nil {
 		n = &network{
 			addresses: alloc.NewNetwork(name), pools: map[string]Pool{},
 			queues: map[string][]waiter{}, blocked: map[string]func(){},
 		}
-		b.adopt(name, n)
-		b.networks[name] = n
+		a.adopt(name, n)
+		a.networks[name] = n
 	}
 
 	return n
@@ -102,122 +102,122 @@ func (b *AddressRegistry) ensureNetwork(name string) *network {
 //
 // If SetPool returns an *alloc.OverlapError, the error names the other pool and no pool has changed. In this
 // case wake is called once, when another attempt can succeed. wake may be nil.
-func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
+func (a *AddressRegistry) SetPool(p Pool, wake func()) error {
 	name := p.Addresses.Name()
 
-	b.mu.Lock()
-	b.removeBlockedPool(name)
+	a.mu.Lock()
+	a.removeBlockedPool(name)
 
-	if related, err := b.checkRelatedPools(p); err != nil {
+	if related, err := a.checkRelatedPools(p); err != nil {
 		related.block(poolPrefix+name, wake)
-		b.mu.Unlock()
+		a.mu.Unlock()
 
 		return err
 	}
 
-	n := b.ensureNetwork(p.Network)
+	n := a.ensureNetwork(p.Network)
 	gateways := n.addresses.Gateways()
 
 	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
 		n.block(poolPrefix+name, wake)
-		b.mu.Unlock()
+		a.mu.Unlock()
 
 		return fmt.Errorf("set pool %s: %w", name, err)
 	}
 
-	var callbacks []func()
-	if networkName, found := b.networkByPool[name]; found && networkName != p.Network {
-		callbacks = b.removePool(networkName, name)
+	var wakeFuncs []func()
+	if networkName, found := a.networkByPool[name]; found && networkName != p.Network {
+		wakeFuncs = a.removePool(networkName, name)
 	}
 
-	n.pools[name], b.networkByPool[name] = p, p.Network
-	callbacks = append(callbacks, n.collectCallbacks()...)
-	callbacks = append(callbacks, b.publish(p.Network, append(gateways, n.addresses.Gateways()...)...)...)
-	b.mu.Unlock()
+	n.pools[name], a.networkByPool[name] = p, p.Network
+	wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
+	wakeFuncs = append(wakeFuncs, a.publish(p.Network, append(gateways, n.addresses.Gateways()...)...)...)
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 
 	return nil
 }
 
 // RemovePool removes a pool, if the registry has it. Addresses in use stay with their owners.
-func (b *AddressRegistry) RemovePool(name string) {
-	b.mu.Lock()
+func (a *AddressRegistry) RemovePool(name string) {
+	a.mu.Lock()
 
-	b.removeBlockedPool(name)
+	a.removeBlockedPool(name)
 
-	var callbacks []func()
-	if networkName, found := b.networkByPool[name]; found {
-		callbacks = b.removePool(networkName, name)
-		delete(b.networkByPool, name)
+	var wakeFuncs []func()
+	if networkName, found := a.networkByPool[name]; found {
+		wakeFuncs = a.removePool(networkName, name)
+		delete(a.networkByPool, name)
 	}
 
-	b.mu.Unlock()
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 }
 
 // poolPrefix precedes the name of a pool in the keys of network.blocked.
 const poolPrefix = "pool "
 
 // removeBlockedPool removes the callback of a blocked pool, and the networks that existed only for it.
-func (b *AddressRegistry) removeBlockedPool(pool string) {
-	for name, n := range b.networks {
+func (a *AddressRegistry) removeBlockedPool(pool string) {
+	for name, n := range a.networks {
 		if _, found := n.blocked[poolPrefix+pool]; found {
 			delete(n.blocked, poolPrefix+pool)
-			b.deleteIfEmpty(name)
+			a.deleteIfEmpty(name)
 		}
 	}
 }
 
-// removePool removes a pool from a network, and returns the callbacks to call.
-func (b *AddressRegistry) removePool(networkName, name string) []func() {
-	n := b.networks[networkName]
+// removePool removes a pool from a network. It returns Wake of the owners that can get addresses now, and of the owners that
+// waited for the pool, because they must notice that it no longer exists.
+func (a *AddressRegistry) removePool(networkName, name string) []func() {
+	n := a.networks[networkName]
 	gateways := n.addresses.Gateways()
 	n.addresses.RemovePool(name)
 	delete(n.pools, name)
 
-	callbacks := append(n.collectCallbacks(), b.publish(networkName, gateways...)...)
-	// The owners that waited for the pool must notice that it no longer exists.
+	wakeFuncs := append(n.takeWakeFuncs(), a.publish(networkName, gateways...)...)
 	for _, w := range n.queues[name] {
-		callbacks = append(callbacks, w.wake)
+		wakeFuncs = append(wakeFuncs, w.wake)
 	}
 
 	delete(n.queues, name)
-	b.deleteIfEmpty(networkName)
+	a.deleteIfEmpty(networkName)
 
-	return callbacks
+	return wakeFuncs
 }
 
 // deleteIfEmpty deletes a network without pools, owners and callbacks.
-func (b *AddressRegistry) deleteIfEmpty(name string) {
-	n := b.networks[name]
+func (a *AddressRegistry) deleteIfEmpty(name string) {
+	n := a.networks[name]
 	if n != nil && len(n.pools)+len(n.queues)+len(n.blocked) == 0 && len(n.addresses.Assignments()) == 0 {
-		delete(b.networks, name)
+		delete(a.networks, name)
 	}
 }
 
 // Status returns the status of a pool, and false if the registry does not have the pool.
-func (b *AddressRegistry) Status(pool string) (Status, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) Status(pool string) (Status, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	networkName, found := b.networkByPool[pool]
+	networkName, found := a.networkByPool[pool]
 	if !found {
 		return Status{}, false
 	}
 
-	return b.networks[networkName].status(networkName, pool), true
+	return a.networks[networkName].status(networkName, pool), true
 }
 
 // Statuses returns the statuses of all pools, sorted by network and name.
-func (b *AddressRegistry) Statuses() []Status {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) Statuses() []Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	out := make([]Status, 0, len(b.networkByPool))
-	for pool, networkName := range b.networkByPool {
-		out = append(out, b.networks[networkName].status(networkName, pool))
+	out := make([]Status, 0, len(a.networkByPool))
+	for pool, networkName := range a.networkByPool {
+		out = append(out, a.networks[networkName].status(networkName, pool))
 	}
 
 	slices.SortFunc(out, func(x, y Status) int {
@@ -232,18 +232,4 @@ func (n *network) status(network, pool string) Status {
 		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: n.countWaiting(pool),
 		IPv4: n.addresses.Usage(pool, alloc.IPv4), IPv6: n.addresses.Usage(pool, alloc.IPv6),
 	}
-}
-
-// AssignmentsOutside returns the addresses in use of a pool that the pool no longer contains because
-// it shrank, in ascending order. The registry does not allocate them again after their release.
-func (b *AddressRegistry) AssignmentsOutside(pool string) []alloc.Assignment {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	networkName, found := b.networkByPool[pool]
-	if !found {
-		return nil
-	}
-
-	return b.networks[networkName].addresses.AssignmentsOutside(pool)
 }

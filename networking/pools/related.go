@@ -15,10 +15,10 @@ import (
 
 // listRelated returns the names of the other networks that may be the same one as a network, sorted. Their pools must not
 // overlap its pools, and it must not allocate the addresses that they use.
-func (b *AddressRegistry) listRelated(name string) []string {
+func (a *AddressRegistry) listRelated(name string) []string {
 	var out []string
 
-	for other := range b.networks {
+	for other := range a.networks {
 		if other != name && hypervisor.MayBeSameNetwork(name, other) {
 			out = append(out, other)
 		}
@@ -30,9 +30,9 @@ func (b *AddressRegistry) listRelated(name string) []string {
 }
 
 // adopt makes a new network respect the addresses that other networks use.
-func (b *AddressRegistry) adopt(name string, n *network) {
-	for _, other := range b.listRelated(name) {
-		addresses := b.networks[other].addresses
+func (a *AddressRegistry) adopt(name string, n *network) {
+	for _, other := range a.listRelated(name) {
+		addresses := a.networks[other].addresses
 		for _, addr := range append(listAddresses(addresses.Assignments()), addresses.Gateways()...) {
 			n.addresses.SetOccupied(addr, addresses.UserOf(addr))
 		}
@@ -40,31 +40,31 @@ func (b *AddressRegistry) adopt(name string, n *network) {
 }
 
 // publish makes the other networks that may be the same one respect whether a network uses the addresses. It returns the
-// callbacks to call if the network no longer uses them.
-func (b *AddressRegistry) publish(name string, addresses ...netip.Addr) []func() {
-	var callbacks []func()
+// functions that wake owners if the network no longer uses them.
+func (a *AddressRegistry) publish(name string, addresses ...netip.Addr) []func() {
+	var wakeFuncs []func()
 
-	for _, other := range b.listRelated(name) {
+	for _, other := range a.listRelated(name) {
 		isFreed := false
 
 		for _, addr := range addresses {
-			user := b.userBeside(other, addr)
+			user := a.userBeside(other, addr)
 			isFreed = isFreed || user == ""
-			b.networks[other].addresses.SetOccupied(addr, user)
+			a.networks[other].addresses.SetOccupied(addr, user)
 		}
 
 		if isFreed {
-			callbacks = append(callbacks, b.networks[other].collectCallbacks()...)
+			wakeFuncs = append(wakeFuncs, a.networks[other].takeWakeFuncs()...)
 		}
 	}
 
-	return callbacks
+	return wakeFuncs
 }
 
 // userBeside returns what uses an address on the networks that may be the same one as a network.
-func (b *AddressRegistry) userBeside(name string, addr netip.Addr) string {
-	for _, other := range b.listRelated(name) {
-		if user := b.networks[other].addresses.UserOf(addr); user != "" {
+func (a *AddressRegistry) userBeside(name string, addr netip.Addr) string {
+	for _, other := range a.listRelated(name) {
+		if user := a.networks[other].addresses.UserOf(addr); user != "" {
 			return user
 		}
 	}
@@ -74,9 +74,9 @@ func (b *AddressRegistry) userBeside(name string, addr netip.Addr) string {
 
 // checkRelatedPools returns the first network that may be the pool's network and has a pool that overlaps it, with an
 // *alloc.OverlapError.
-func (b *AddressRegistry) checkRelatedPools(p Pool) (*network, error) {
-	for _, name := range b.listRelated(p.Network) {
-		n := b.networks[name]
+func (a *AddressRegistry) checkRelatedPools(p Pool) (*network, error) {
+	for _, name := range a.listRelated(p.Network) {
+		n := a.networks[name]
 
 		for _, other := range slices.Sorted(maps.Keys(n.pools)) {
 			overlap, found := p.Addresses.Overlap(n.pools[other].Addresses)

@@ -27,23 +27,23 @@ func (e *UnreadError) Error() string {
 // MarkUnread records that an owner uses addresses of a pool that are unknown, for example because they were not read from
 // its VM yet. Until Restore, Release or MarkRead is called for the owner, the pool allocates no addresses to owners without
 // addresses.
-func (b *AddressRegistry) MarkUnread(pool, owner string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) MarkUnread(pool, owner string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	if b.unread[pool] == nil {
-		b.unread[pool] = map[string]bool{}
+	if a.unread[pool] == nil {
+		a.unread[pool] = map[string]bool{}
 	}
 
-	b.unread[pool][owner] = true
+	a.unread[pool][owner] = true
 }
 
 // IsUnread returns whether the addresses of an owner are unknown (see MarkUnread).
-func (b *AddressRegistry) IsUnread(owner string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) IsUnread(owner string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	for _, owners := range b.unread {
+	for _, owners := range a.unread {
 		if owners[owner] {
 			return true
 		}
@@ -53,41 +53,41 @@ func (b *AddressRegistry) IsUnread(owner string) bool {
 }
 
 // MarkRead reverts MarkUnread, and wakes the owners that waited for it.
-func (b *AddressRegistry) MarkRead(owner string) {
-	b.mu.Lock()
-	callbacks := b.markRead(owner)
-	b.mu.Unlock()
+func (a *AddressRegistry) MarkRead(owner string) {
+	a.mu.Lock()
+	wakeFuncs := a.markRead(owner)
+	a.mu.Unlock()
 
-	callAll(callbacks)
+	callAll(wakeFuncs)
 }
 
-// markRead removes an owner from unread, and returns the callbacks to call.
-func (b *AddressRegistry) markRead(owner string) []func() {
+// markRead removes an owner from unread. It returns Wake of the owners that can get addresses now.
+func (a *AddressRegistry) markRead(owner string) []func() {
 	hasChanged := false
 
-	for pool, owners := range b.unread {
+	for pool, owners := range a.unread {
 		hasChanged = hasChanged || owners[owner]
 		delete(owners, owner)
 
 		if len(owners) == 0 {
-			delete(b.unread, pool)
+			delete(a.unread, pool)
 		}
 	}
 
-	var callbacks []func()
+	var wakeFuncs []func()
 
 	if hasChanged {
-		for _, n := range b.networks {
-			callbacks = append(callbacks, n.collectCallbacks()...)
+		for _, n := range a.networks {
+			wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
 		}
 	}
 
-	return callbacks
+	return wakeFuncs
 }
 
 // checkRead returns an *UnreadError if the pool must not allocate an address to the owner.
-func (b *AddressRegistry) checkRead(n *network, r Request) error {
-	owners := maps.Clone(b.unread[r.Pool])
+func (a *AddressRegistry) checkRead(n *network, r Request) error {
+	owners := maps.Clone(a.unread[r.Pool])
 	delete(owners, r.Unread)
 
 	if len(owners) == 0 || len(n.addresses.AddressesOf(r.Owner)) > 0 {
@@ -99,11 +99,11 @@ func (b *AddressRegistry) checkRead(n *network, r Request) error {
 
 // Inherit gives an owner the addresses of all owners whose text begins with prefix. These are earlier objects
 // with the same name, which a restored object replaces.
-func (b *AddressRegistry) Inherit(prefix, owner string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *AddressRegistry) Inherit(prefix, owner string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	for _, n := range b.networks {
+	for _, n := range a.networks {
 		for _, assignment := range n.addresses.Assignments() {
 			if assignment.Owner == owner || !strings.HasPrefix(assignment.Owner, prefix) {
 				continue

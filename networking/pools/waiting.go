@@ -49,23 +49,23 @@ func (n *network) checkTurn(r Request) error {
 	return &alloc.ExhaustedError{Network: r.Network, Pool: r.Pool, Family: family, Size: size}
 }
 
-// removeFromOtherQueues removes an owner from the queues of all pools except for the pool of the request, and
-// returns the callbacks to call.
-func (b *AddressRegistry) removeFromOtherQueues(r Request) []func() {
-	var callbacks []func()
+// removeFromOtherQueues removes an owner from the queues of all pools except for the pool of the request. It
+// returns Wake of the owners that can get addresses now.
+func (a *AddressRegistry) removeFromOtherQueues(r Request) []func() {
+	var wakeFuncs []func()
 
-	for name, n := range b.networks {
+	for name, n := range a.networks {
 		for pool, list := range n.queues {
 			i := slices.IndexFunc(list, func(w waiter) bool { return w.owner == r.Owner })
 			if i >= 0 && (name != r.Network || pool != r.Pool) {
 				n.setQueue(pool, slices.Delete(list, i, i+1))
 
-				callbacks = append(callbacks, n.collectCallbacks()...)
+				wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
 			}
 		}
 	}
 
-	return callbacks
+	return wakeFuncs
 }
 
 // enqueue adds an owner to the end of its pool's queue. An owner that is already in the queue keeps its
@@ -124,11 +124,11 @@ func (n *network) setQueue(pool string, list []waiter) {
 	}
 }
 
-// collectCallbacks returns the callbacks to call after a change of the network. If a pool has n free addresses,
-// these are the callbacks of the first n owners in its queue, without the owners that were woken before and
-// made no new request since. It also returns the callbacks in blocked, and removes them.
-func (n *network) collectCallbacks() []func() {
-	var callbacks []func()
+// takeWakeFuncs returns Wake of the owners that can get addresses after a change of the network. If a pool has n free
+// addresses, these are the first n owners in its queue, without the owners that were woken before and made no new request
+// since. It also returns the callbacks in blocked, and removes them.
+func (n *network) takeWakeFuncs() []func() {
+	var wakeFuncs []func()
 
 	for pool, list := range n.queues {
 		if _, found := n.pools[pool]; !found {
@@ -146,22 +146,22 @@ func (n *network) collectCallbacks() []func() {
 			if !list[i].woken {
 				list[i].woken = true
 
-				callbacks = append(callbacks, list[i].wake)
+				wakeFuncs = append(wakeFuncs, list[i].wake)
 			}
 		}
 	}
 
 	for key, wake := range n.blocked {
-		callbacks = append(callbacks, wake)
+		wakeFuncs = append(wakeFuncs, wake)
 		delete(n.blocked, key)
 	}
 
-	return callbacks
+	return wakeFuncs
 }
 
-// callAll calls the callbacks. The caller must not hold the lock of the address registry.
-func callAll(callbacks []func()) {
-	for _, wake := range callbacks {
+// callAll calls the functions. The caller must not hold the lock of the address registry.
+func callAll(wakeFuncs []func()) {
+	for _, wake := range wakeFuncs {
 		wake()
 	}
 }

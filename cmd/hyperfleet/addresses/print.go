@@ -132,7 +132,7 @@ func (p printer) printMachines(pool Pool) error {
 
 	for _, a := range pool.Addresses {
 		row := machineRow{address: a.Address, machine: a.Machine, phase: a.Phase, since: a.Since}
-		if a.IsOutside {
+		if a.IsNoLongerInPool {
 			row.note = "no longer part of the pool"
 		}
 

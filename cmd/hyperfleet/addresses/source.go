@@ -81,8 +81,8 @@ type Address struct {
 	// Since is the time at which the address was recorded in the machine's status; null if the machine has no
 	// such condition.
 	Since *time.Time `json:"since"`
-	// IsOutside is true if the pool no longer contains the address.
-	IsOutside bool `json:"outside,omitempty"`
+	// IsNoLongerInPool is true if the pool no longer contains the address.
+	IsNoLongerInPool bool `json:"outside,omitempty"`
 }
 
 // WaitingMachine is a machine that waits for an address.
@@ -252,17 +252,17 @@ func describePool(addresses *pools.AddressRegistry, name string, owners map[stri
 		machine := findOwner(owners, assignment.Owner)
 		out.Addresses = append(out.Addresses, Address{
 			Address: assignment.Address.String(), Machine: machine.object, Phase: machine.phase,
-			IsOutside: detail.IsOutside[assignment], Since: conditionSince(machine.condition, metav1.ConditionTrue),
+			IsNoLongerInPool: detail.IsNoLongerInPool[assignment], Since: conditionSince(machine.condition, metav1.ConditionTrue),
 		})
 	}
 
 	count := map[alloc.Family]int{}
 
-	for _, run := range detail.FreeRanges {
-		out.Free = append(out.Free, formatRange(run))
+	for _, free := range detail.FreeRanges {
+		out.Free = append(out.Free, formatRange(free))
 
-		count[run.Family()]++
-		out.Truncated = out.Truncated || count[run.Family()] == maxRanges
+		count[free.Family()]++
+		out.Truncated = out.Truncated || count[free.Family()] == maxRanges
 	}
 
 	for _, name := range detail.Queue {
