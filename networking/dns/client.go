@@ -45,8 +45,8 @@ func newClient(kind string, service Service, redact log.Redactor, timer clock.Cl
 // waits for the next listing. The next listing shows all records that were written before the caller came.
 type zoneListings struct {
 	mu sync.Mutex
-	// next is the listing that has not started yet. It is nil if no caller waits.
-	next *listingCall
+	// waiting is the listing that has not started yet. It is nil if no caller waits.
+	waiting *listingCall
 }
 
 type listingCall struct {
@@ -55,7 +55,8 @@ type listingCall struct {
 	err     error
 }
 
-// List returns all records of a zone, as they are at some time after the start of the call.
+// List returns all records of a zone, as they are at some time after the start of the call. Callers that wait at the
+// same time share one listing.
 func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 	c.mu.Lock()
 
@@ -65,21 +66,22 @@ func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 		c.listingsByZone[zone] = shared
 	}
 
-	if shared.next == nil {
-		shared.next = &listingCall{}
+	if shared.waiting == nil {
+		shared.waiting = &listingCall{}
 	}
 
-	call := shared.next
+	call := shared.waiting
 	c.mu.Unlock()
 
-	// Only one listing runs at a time. The first caller that gets the lock runs the listing for all waiting
-	// callers.
+	// Only one listing runs at a time. The first caller that gets the lock runs it for all callers that wait.
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 
 	call.once.Do(func() {
+		// This listing starts now, and may miss records that are written later. So callers that come later wait
+		// for another one.
 		c.mu.Lock()
-		shared.next = nil
+		shared.waiting = nil
 		c.mu.Unlock()
 
 		// Other callers wait for this listing, so it must not end with the context of the first caller.
@@ -127,7 +129,7 @@ func (c *Client) Delete(ctx context.Context, zone string, records []libdns.Recor
 	return c.callService(ctx, "delete", "delete from zone "+zone+" "+summarizeRecords(records), func(ctx context.Context) error {
 		deleted, err := c.service.DeleteRecords(ctx, zone+".", records)
 		if err == nil && len(deleted) < len(records) {
-			// The ownership record of a record that still exists must not be deleted.
+			// After this error, apply keeps the ownership records, because some of these records may still exist.
 			return fmt.Errorf("%w: %d of %d", errNotDeleted, len(deleted), len(records))
 		}
 

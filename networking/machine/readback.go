@@ -172,16 +172,19 @@ func parseNetworkData(data []byte, name string) ([]netip.Prefix, error) {
 // in the guest.
 func (s *scope) stallUnknown(err error) step.Result {
 	namespace, name := s.vm.GetNamespace(), s.vm.GetName()
-	read := fmt.Sprintf("kubectl get secret %s -n %s -o go-template='{{.data.%s | base64decode}}'",
+	readCommand := fmt.Sprintf("kubectl get secret %s -n %s -o go-template='{{.data.%s | base64decode}}'",
 		kubevirt.NetworkDataSecret(s.vm), namespace, kubevirt.NetworkDataKey)
 
 	if apierrors.IsNotFound(err) {
-		read = fmt.Sprintf("kubectl get virtualmachineinstance %s -n %s -o jsonpath='{.status.interfaces}'", name, namespace)
+		readCommand = fmt.Sprintf("kubectl get virtualmachineinstance %s -n %s -o jsonpath='{.status.interfaces}'", name, namespace)
 	}
 
-	return s.stall("AddressesUnknown", fmt.Sprintf("the addresses of VirtualMachine %[2]s are unknown: %[4]v: read them with "+
-		"%[3]s, and write them down with kubectl annotate virtualmachine %[2]s -n %[1]s --overwrite %[5]s=ADDRESS/PREFIXLENGTH",
-		namespace, name, read, err, v1alpha1.AnnotationAddresses))
+	annotateCommand := fmt.Sprintf("kubectl annotate virtualmachine %s -n %s --overwrite %s=ADDRESS/PREFIXLENGTH",
+		name, namespace, v1alpha1.AnnotationAddresses)
+
+	return s.stall("AddressesUnknown", fmt.Sprintf(
+		"the addresses of VirtualMachine %s are unknown: %v: read them with %s, and write them down with %s",
+		name, err, readCommand, annotateCommand))
 }
 
 // takeOverVM makes the machine the owner of the VirtualMachine. The Secret with network data still has the

@@ -200,8 +200,8 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 }
 
 // reportForbiddenTarget reports a machine whose namespace or DNS name the cluster does not allow. isForbidden is
-// true for such a machine. The operator does not check it, because a tenant could otherwise use statuses or
-// node pools to make the operator call any address.
+// true for such a machine. The caller must then not look up its name or connect to it: otherwise a tenant could make the
+// operator call any address that the tenant writes into a status or a node pool.
 func (r *Reconciler) reportForbiddenTarget(ctx context.Context, m *subject) (isForbidden bool, err error) {
 	namespace := m.object.GetNamespace()
 
