@@ -90,20 +90,25 @@ func addFlags(cmd *cobra.Command, spec *strictyaml.Spec[platform.Sentinel]) {
 	}
 }
 
-// CheckText returns the problems of a configuration, without environment and flags. The broker may be in a file of
-// its own (broker.EnvFile).
+// CheckText returns the problems of a configuration, without environment and flags. A missing broker is not a problem,
+// because its settings may be in a file of its own (broker.EnvFile).
 func CheckText(file string, text []byte) strictyaml.Problems {
 	spec := newSpec()
-	check := spec.Validate
+	validate := spec.Validate
 	spec.Validate = func(c *platform.Sentinel) error {
 		if c.Broker.Type == "" {
-			c.Broker.Type, c.Broker.RabbitMQ.URLFile = platform.BrokerRabbitMQ, "rabbitmq-url"
+			setPlaceholderBroker(&c.Broker)
 		}
 
-		return check(c)
+		return validate(c)
 	}
 
 	return spec.CheckText(file, text)
+}
+
+// setPlaceholderBroker sets a broker that is valid, but does not exist.
+func setPlaceholderBroker(settings *platform.Broker) {
+	settings.Type, settings.RabbitMQ.URLFile = platform.BrokerRabbitMQ, "placeholder"
 }
 
 func newSpec() *strictyaml.Spec[platform.Sentinel] {
