@@ -31,6 +31,9 @@ import (
 // checkTimeout limits one check. The time for answers is not limited.
 const checkTimeout = time.Minute
 
+// partGitHub is the name of the questions about GitHub.
+const partGitHub = "GitHub"
+
 // options holds the flags of the command.
 type options struct {
 	answers
@@ -178,7 +181,7 @@ func (o *options) run(cmd *cobra.Command) error {
 		check   func(context.Context) (string, error)
 	}{
 		{"hypervisor", o.hypervisorQuestions, o.verifyHypervisor},
-		{"GitHub", o.platformQuestions, o.verifyPlatform},
+		{partGitHub, o.platformQuestions, o.verifyPlatform},
 	} {
 		if err := o.askAndCheck(cmd, prompt, part.name, part.missing, part.check); err != nil {
 			return err
@@ -317,12 +320,17 @@ func (o *options) askAndCheck(
 		}
 
 		// Flags name the files with the credentials of an App or a libvirt host, so no question can correct them.
-		if !prompt.terminal || o.isLibvirt() || name == "GitHub" && o.AppID != "" {
+		if !prompt.terminal || o.isLibvirt() || name == partGitHub && o.AppID != "" {
 			return err
 		}
 
 		prompt.print(name + ": " + err.Error())
-		o.clearAnswers(name)
+
+		if name == partGitHub {
+			o.clearPlatformAnswers()
+		} else {
+			o.clearHypervisorAnswers()
+		}
 	}
 }
 
@@ -335,23 +343,26 @@ func runCheck(cmd *cobra.Command, check func(context.Context) (string, error)) (
 	return check(ctx)
 }
 
-// clearAnswers clears the answers about GitHub or the hypervisor, so that the command asks for them again. An empty
-// answer then repeats the cleared one.
-func (o *options) clearAnswers(name string) {
-	cleared := []*string{&o.Endpoint, &o.TokenID, &o.TokenSecret, &o.Template}
+// clearHypervisorAnswers clears the answers about the hypervisor, so that the command asks for them again.
+func (o *options) clearHypervisorAnswers() {
+	o.Fingerprint, o.asksTemplate = "", true
+	o.clearAnswers(&o.Endpoint, &o.TokenID, &o.TokenSecret, &o.Template)
+}
 
-	if name == "GitHub" {
-		o.Organization, o.Repository = cmp.Or(o.Organization, o.Repository), ""
-		cleared = []*string{&o.Organization, &o.GitHubToken}
-	} else {
-		o.Fingerprint, o.asksTemplate = "", true
-	}
+// clearPlatformAnswers clears the answers about GitHub, so that the command asks for them again. One question asks for the
+// organization or the repository, so the cleared repository becomes the former answer to it.
+func (o *options) clearPlatformAnswers() {
+	o.Organization, o.Repository = cmp.Or(o.Organization, o.Repository), ""
+	o.clearAnswers(&o.Organization, &o.GitHubToken)
+}
 
+// clearAnswers clears answers, and keeps them as the former answers, which are used again if the user enters nothing.
+func (o *options) clearAnswers(all ...*string) {
 	if o.former == nil {
 		o.former = map[*string]string{}
 	}
 
-	for _, answer := range cleared {
+	for _, answer := range all {
 		o.former[answer], *answer = *answer, ""
 	}
 }

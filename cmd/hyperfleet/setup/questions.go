@@ -27,7 +27,7 @@ type question struct {
 	text, flag string
 	target     *string
 	secret     bool
-	// former is the answer that a check has rejected. An empty answer repeats it.
+	// former is the answer that a check has rejected. If the user enters nothing, it is used again.
 	former string
 	// check returns an error if the answer has the wrong form. It may be nil.
 	check func(answer string) error
