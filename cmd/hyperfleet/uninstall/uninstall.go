@@ -464,7 +464,7 @@ func (u *uninstaller) deleteShardBindings(ctx context.Context) error {
 	return nil
 }
 
-// deleteRoles deletes the ClusterRoles, of which the generated ones have no labels.
+// deleteRoles deletes the ClusterRoles of the manifests by their names, because the generated ones have no labels.
 func (u *uninstaller) deleteRoles(ctx context.Context, roles fs.FS) error {
 	return fs.WalkDir(roles, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
