@@ -116,11 +116,11 @@ func (c *Client) newError(operation string, err error) error {
 	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s (%s)", operation, fixFor(kind), truncate(text)), cause: cause}
 }
 
-// kindOf returns the kind of an error. It maps the standard errors
-// (https://www.scaleway.com/en/developers/api/#standard-errors) as the SDK parses them, and the
+// kindOf returns the kind of an error. It maps the errors of the API
+// (https://www.scaleway.com/en/developers/api/#standard-errors) for which the SDK has types, and the
 // HTTP status of any other response.
 func kindOf(err error) Kind {
-	if kind := kindOfStandard(err); kind != "" {
+	if kind := kindOfSDKError(err); kind != "" {
 		return kind
 	}
 
@@ -143,7 +143,8 @@ func kindOf(err error) Kind {
 	}
 }
 
-func kindOfStandard(err error) Kind {
+// kindOfSDKError returns the kind of an error for which the SDK has a type of its own, and "" for other errors.
+func kindOfSDKError(err error) Kind {
 	kinds := map[Kind][]func(error) bool{
 		NotFound:   {isError[*scw.ResourceNotFoundError], isError[*scw.ResourceExpiredError]},
 		OutOfStock: {isError[*scw.OutOfStockError]},
