@@ -103,16 +103,21 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var pathVariable = regexp.MustCompile(`{[^}]*}`)
 
-// metricsPath returns a route's path for metrics. IDs are replaced by "-". Kinds are replaced, too,
-// if r is nil, which means that the request does not name registered kinds.
+// metricsPath returns a route's path for metrics, with the request's kinds. IDs are replaced by "-". Call it only if the kinds
+// exist, because each path has metrics of its own.
 func metricsPath(r *http.Request, route *routers.Route) string {
 	return BasePath + pathVariable.ReplaceAllStringFunc(route.Path, func(name string) string {
-		if r != nil && (name == "{plural}" || name == "{children}") {
+		if name == "{plural}" || name == "{children}" {
 			return r.PathValue(name[1 : len(name)-1])
 		}
 
 		return "-"
 	})
+}
+
+// metricsPathWithoutKinds returns a route's path for metrics. IDs and kinds are replaced by "-".
+func metricsPathWithoutKinds(route *routers.Route) string {
+	return BasePath + pathVariable.ReplaceAllLiteralString(route.Path, "-")
 }
 
 // prepareRequest runs after the route of a request is known: it parses the scope, checks the
@@ -125,14 +130,15 @@ func (s *Server) prepareRequest(r *http.Request, route *routers.Route) error {
 	span.SetName(name)
 	span.SetAttributes(attribute.String("http.route", route.Path))
 
-	requestFromContext(r.Context()).path = metricsPath(nil, route)
+	info := requestFromContext(r.Context())
+	info.path = metricsPathWithoutKinds(route) // until parseScope has found the kinds
 
 	target, err := s.parseScope(r)
 	if err != nil {
 		return err
 	}
 
-	requestFromContext(r.Context()).scope, requestFromContext(r.Context()).path = target, metricsPath(r, route)
+	info.scope, info.path = target, metricsPath(r, route)
 
 	if err := s.authorize(r, route); err != nil {
 		return err
