@@ -97,7 +97,7 @@ func (s *Store) checkServer(ctx context.Context, conn *pgx.Conn) error {
 	return s.enterIncarnation(ctx, conn)
 }
 
-// handleRestore drops the reports after a query has found that the database was restored from a dump. It returns
+// handleRestore drops the reports of all adapters after a query has found that the database was restored from a dump. It returns
 // false if ctx ends before the reports are dropped, and then continues in the background.
 func (s *Store) handleRestore(ctx context.Context) bool {
 	done := s.incarnation.group.DoChan("", func() (any, error) {

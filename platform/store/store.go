@@ -271,13 +271,13 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// runRead runs queries that only read. It repeats them once if the connection was lost.
+// runRepeatable runs queries that have the same result if they are run twice. It runs them again if prepareRetry permits it.
 func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
 	err := run(ctx, s.queries)
-	if err != nil && ctx.Err() == nil && s.shouldRetry(ctx, err, notCommitting) {
+	if err != nil && ctx.Err() == nil && s.prepareRetry(ctx, err, notCommitting) {
 		err = run(ctx, s.queries)
 	}
 
@@ -293,21 +293,24 @@ func (s *Store) runSnapshot(parent context.Context, run func(ctx context.Context
 	})
 }
 
-// notCommitting is the value of isCommitting for functions that commit nothing.
+// notCommitting is the value of isCommitting for functions that commit nothing, or that may commit twice.
 const notCommitting = false
 
-// shouldRetry returns true if a failed function may be run again. If a connection was lost or can only read,
-// it discards all connections of the pool, because none of them works after a restart or a failover. If the
-// database was restored, it first drops the reports of the time before.
-func (s *Store) shouldRetry(ctx context.Context, err error, isCommitting bool) bool {
-	if sqlState(err) == codeRestored {
+// prepareRetry returns true if a failed function may be run again, after it has made this possible. isCommitting is true if
+// the error comes from a commit, which may have succeeded.
+func (s *Store) prepareRetry(ctx context.Context, err error, isCommitting bool) bool {
+	switch {
+	case sqlState(err) == codeRestored:
 		return s.handleRestore(ctx)
-	}
+	case sqlState(err) == codeReadOnly:
+		s.pool.Reset() // after a failover, all connections may still lead to the former primary
 
-	isLost, isReadOnly := isConnectionLost(err), sqlState(err) == codeReadOnly
-	if isLost || isReadOnly {
-		s.pool.Reset()
-	}
+		return true
+	case isConnectionLost(err):
+		s.pool.Reset() // after a restart of the server, no connection works
 
-	return isLost && !isCommitting || isReadOnly || isRepeatable(err)
+		return !isCommitting
+	default:
+		return isRepeatable(err)
+	}
 }

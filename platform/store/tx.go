@@ -45,7 +45,7 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 			s.announce()
 		}
 
-		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.shouldRetry(ctx, err, isCommitting) {
+		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.prepareRetry(ctx, err, isCommitting) {
 			return classifyError(err)
 		}
 	}
