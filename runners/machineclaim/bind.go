@@ -52,9 +52,8 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
-	if err != nil || !runner.NeedsJob {
-		return step.Done() // the step that uses the settings reports the error
+	if !s.needsJob() {
+		return step.Done()
 	}
 
 	switch isStarted, hasCredential, err := s.inspectWithoutJob(ctx); {
@@ -66,7 +65,7 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 		return s.endMachine(ctx, guest.ReasonJobGone, errJobGone.Error())
 	}
 
-	_, err = s.ensureBoundJob(ctx)
+	_, err := s.ensureBoundJob(ctx)
 	if result := waitForJobs(err); !result.IsDone() {
 		return result
 	}
@@ -81,6 +80,14 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 	default:
 		return step.Done()
 	}
+}
+
+// needsJob reports whether the platform binds each runner to one job. It returns false if the runner's settings are
+// invalid: the step that uses the settings reports the error.
+func (s *scope) needsJob() bool {
+	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
+
+	return err == nil && runner.NeedsJob
 }
 
 // waitForJobs returns a wait if the error says that the next assignment may have a job, and Done otherwise.

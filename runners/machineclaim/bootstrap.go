@@ -37,7 +37,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return s.deleteClaim(ctx, status.EndReason, "the machine failed, and its keep time is over")
 	}
 
-	if err := s.findJob(ctx); err != nil {
+	if err := s.recordTakenJob(ctx); err != nil {
 		return step.Fail(err)
 	}
 
@@ -89,8 +89,8 @@ func (s *scope) bootstrapTimeout() (timeout, remaining time.Duration) {
 	return timeout, timeout - s.elapsedSince(s.times().Started)
 }
 
-// findJob looks for the job that the runner has taken, and records it in the claim's status.
-func (s *scope) findJob(ctx context.Context) error {
+// recordTakenJob looks for the job that the runner has taken, and records it in the claim's status.
+func (s *scope) recordTakenJob(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Job != "" {
 		return nil

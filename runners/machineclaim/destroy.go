@@ -126,7 +126,7 @@ func (s *scope) restoreEnd(ctx context.Context) error {
 		return nil
 	}
 
-	if err := s.findJob(ctx); err != nil {
+	if err := s.recordTakenJob(ctx); err != nil {
 		return err
 	}
 

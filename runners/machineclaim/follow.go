@@ -23,7 +23,7 @@ func follow(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if err := s.findJob(ctx); err != nil {
+	if err := s.recordTakenJob(ctx); err != nil {
 		return step.Fail(err)
 	}
 

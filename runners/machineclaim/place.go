@@ -244,12 +244,12 @@ func (s *scope) findStarted(
 func (s *scope) adoptMachine(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 
-	if err := s.findJob(ctx); err != nil {
+	if err := s.recordTakenJob(ctx); err != nil {
 		return err
 	}
 
-	if runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig); err == nil && runner.NeedsJob {
-		info.BoundJob = info.Job
+	if s.needsJob() {
+		info.BoundJob = info.Job // the runner was created for this job
 	}
 
 	s.times().CloneStarted, s.times().Cloned = s.now(), s.now()

@@ -117,7 +117,7 @@ func (s *scope) isMachineGoneAfterRun(ctx context.Context) (bool, error) {
 	}
 
 	if info.ReportedAt == nil {
-		if err := s.findJob(ctx); err != nil {
+		if err := s.recordTakenJob(ctx); err != nil {
 			return false, err
 		}
 	}

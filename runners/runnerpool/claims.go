@@ -119,36 +119,35 @@ func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
 		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
 	}
 
-	expected := expectedClaim{
+	s.expectations.expect(claim.Name, expectedClaim{
 		createdAt: s.Clock.Now(), source: request.source.name, standby: request.standby, size: request.size.Key(),
-	}
-	s.expectations.expect(claim.Name, expected)
+	})
 
 	err := s.Client.Create(ctx, claim)
 
 	switch {
 	case err == nil:
 		return nil
+	case apierrors.IsAlreadyExists(err):
+		// The client repeats a request after some errors, so the first attempt may have created the claim. If the claim
+		// belongs to somebody else, listNotCached forgets it, and a later reconcile uses another name.
+		s.expectations.markUncertain(claim.Name)
+
+		return nil
 	case isRejected(err):
 		s.expectations.forget(claim.Name)
 	default:
-		expected.isUncertain = true
-		s.expectations.expect(claim.Name, expected)
-	}
-
-	if apierrors.IsAlreadyExists(err) {
-		return nil // it is ours, or a later reconcile uses another name
+		s.expectations.markUncertain(claim.Name)
 	}
 
 	return fmt.Errorf("create claim %s: %w", claim.Name, err)
 }
 
 // isRejected reports whether it is certain that the API server has not created an object. After a timeout, an internal error
-// or a broken connection, the API server may have created it. It may also have created it if the error is AlreadyExists: the
-// client repeats a request after some errors, and the first attempt may have succeeded.
+// or a broken connection, the API server may have created it.
 func isRejected(err error) bool {
 	known, ok := errors.AsType[*apierrors.StatusError](err)
-	if !ok || apierrors.IsAlreadyExists(err) {
+	if !ok {
 		return false
 	}
 

@@ -53,6 +53,16 @@ func (e *expectations) expect(claim string, expectation expectedClaim) {
 	e.claims[claim] = expectation
 }
 
+// markUncertain records that the API server did not say whether it created the claim.
+func (e *expectations) markUncertain(claim string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	expectation := e.claims[claim]
+	expectation.isUncertain = true
+	e.claims[claim] = expectation
+}
+
 // forget deletes the expectation of a claim that was not created.
 func (e *expectations) forget(claim string) {
 	e.mu.Lock()
