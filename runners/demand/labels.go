@@ -64,9 +64,9 @@ func (p Pool) applyLabelMatch(fit workload.JobMatch, job workload.Job) workload.
 	return fit
 }
 
-// addForeignLabels adds to the size the labels of the job that the pool lacks, if labelMatch is Any and the
+// addMissingLabels adds to the size the labels of the job that the pool lacks, if labelMatch is Any and the
 // job requests a label of the pool. It returns the reason if no runner can have them.
-func (p Pool) addForeignLabels(size *Size, job workload.Job) string {
+func (p Pool) addMissingLabels(size *Size, job workload.Job) string {
 	if p.LabelMatch != v1alpha1.LabelMatchAny || p.Rules == nil || len(job.Labels) == 0 {
 		return ""
 	}
@@ -81,19 +81,25 @@ func (p Pool) addForeignLabels(size *Size, job workload.Job) string {
 			return fmt.Sprintf("the job's label %q cannot be added to a runner of RunnerPool %s: remove it from the job", label, p.Name)
 		}
 
-		// For the platform, two labels of the job may be the same.
-		job.Labels = []string{label}
-		if len(p.listMissing(size.Labels, job)) > 0 {
+		if !p.hasLabel(size.Labels, label, job) {
 			size.Labels = append(size.Labels, label)
 		}
 	}
 
-	// One label more is that of the operator.
-	if len(p.Runner.Labels)+len(size.Labels) >= workload.MaxLabels {
-		return fmt.Sprintf("the job's runner would have more than %d labels: remove labels from the job", workload.MaxLabels-1)
+	const maxLabels = workload.MaxLabels - 1 // the operator adds a label of its own
+	if len(p.Runner.Labels)+len(size.Labels) > maxLabels {
+		return fmt.Sprintf("the job's runner would have more than %d labels: remove labels from the job", maxLabels)
 	}
 
 	return ""
+}
+
+// hasLabel reports whether the labels contain a label of the job. The platform compares them, because two spellings can be
+// the same label.
+func (p Pool) hasLabel(labels []string, label string, job workload.Job) bool {
+	job.Labels = []string{label}
+
+	return len(p.listMissing(labels, job)) == 0
 }
 
 // isRegistrable reports whether a runner of each platform can have a label of a job, which is untrusted. Runner

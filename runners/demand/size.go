@@ -62,7 +62,7 @@ const (
 func (p Pool) ParseSize(job workload.Job) (Size, string) {
 	out, refusal := p.parseSizeLabels(job)
 	if refusal == "" {
-		refusal = p.addForeignLabels(&out, job)
+		refusal = p.addMissingLabels(&out, job)
 	}
 
 	return out, refusal

@@ -407,8 +407,8 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 }
 
 // recordPoll records the result of a poll, and returns its error. If the poll failed because no
-// repository is configured, this is an error only for pools without a webhook that may still need
-// more machines for jobs. For the other pools recordPoll records NotPolled.
+// repository is configured, this is an error only for pools that depend on polls. For the other pools recordPoll records
+// NotPolled.
 func (s *Sources) recordPoll(pools []loadedPool, err error) error {
 	if known, ok := errors.AsType[*workload.Error](err); !ok || known.Reason != workload.ReasonRepositoriesMissing {
 		s.recordResult(pools, err)
@@ -416,25 +416,31 @@ func (s *Sources) recordPoll(pools []loadedPool, err error) error {
 		return err
 	}
 
-	var affected, others []loadedPool
+	var dependent, others []loadedPool
 
 	for _, pool := range pools {
-		scaling := pool.object.Spec.Scaling
-		if pool.object.Spec.Workload.Webhook == nil && scaling.MinReplicas < scaling.MaxReplicas {
-			affected = append(affected, pool)
+		if dependsOnPolls(pool) {
+			dependent = append(dependent, pool)
 		} else {
 			others = append(others, pool)
 		}
 	}
 
 	s.recordStatus(others, SourceStatus{NotPolled: err.Error()})
-	s.recordResult(affected, err)
+	s.recordResult(dependent, err)
 
-	if len(affected) == 0 {
+	if len(dependent) == 0 {
 		return nil
 	}
 
 	return err
+}
+
+// dependsOnPolls reports whether the pool's number of machines depends on its jobs, and no webhook reports these jobs.
+func dependsOnPolls(pool loadedPool) bool {
+	scaling := pool.object.Spec.Scaling
+
+	return pool.object.Spec.Workload.Webhook == nil && scaling.MinReplicas < scaling.MaxReplicas
 }
 
 // shortestPollInterval returns the shortest poll interval of the pools; 0 means that none polls.
