@@ -90,8 +90,8 @@ type jobList struct {
 
 func (l jobList) isList() bool { return l.Jobs != nil }
 
-// ListJobs returns the jobs that are not completed, and the jobs that have completed since the last
-// poll. For a repository's scope it lists only that repository. GitHub has no job list for an
+// ListJobs returns the jobs that are not completed, and the jobs that were open at the last poll and
+// are completed now. For a repository's scope it lists only that repository. GitHub has no job list for an
 // organization or an enterprise. If the rate limit does not allow polling all repositories, the
 // next poll continues where this one ended. Jobs that are returned together with an error are
 // valid. The error then concerns repositories that could not be polled.
@@ -350,21 +350,23 @@ func (p *provider) pollRun(ctx context.Context, name string, polled *polledRun) 
 	return polled.selectChanged(all), nil
 }
 
-// selectChanged returns the jobs of a run that are open or have completed since the last poll, and
-// stores which jobs are open.
+// selectChanged returns the jobs of a run that are open, or that were open at the last poll and are
+// completed now, and stores which jobs are open. It skips a job that it first sees as completed, because
+// the job needs no machine. If a RunnerJob exists for it, its controller asks for the job's state (GetJob).
 func (r *polledRun) selectChanged(all []workload.Job) []workload.Job {
 	var out []workload.Job
 
 	open := map[string]bool{}
 
 	for _, job := range all {
-		if job.State != v1alpha1.JobCompleted {
+		isOpen := job.State != v1alpha1.JobCompleted
+		if isOpen {
 			open[job.ID] = true
-		} else if !r.openJobs[job.ID] {
-			continue
 		}
 
-		out = append(out, job)
+		if isOpen || r.openJobs[job.ID] {
+			out = append(out, job)
+		}
 	}
 
 	r.openJobs, r.isOver = open, len(open) == 0
