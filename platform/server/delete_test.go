@@ -5,6 +5,7 @@ package server_test
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -39,19 +40,25 @@ func TestKindWithoutAdapters(t *testing.T) {
 	a.create("/channels", "stable", nil)
 }
 
-// TestRestrict checks that a child that restricts prevents the deletion of its parent, and that
+// TestRestrict checks that a child that restricts, which is the default, prevents the deletion of its parent, and that
 // nothing else of the tree changes.
 func TestRestrict(t *testing.T) {
 	t.Parallel()
 
-	a := serve(t, nil)
+	a := serve(t, func(o *server.Options) {
+		for i := range o.Entities {
+			if o.Entities[i].Kind == "Backup" {
+				o.Entities[i].OnParentDelete = ""
+			}
+		}
+	})
 	cluster := a.create("/clusters", "home", nil)
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	backup := a.create("/clusters/"+cluster.Id+"/backups", "nightly", nil)
 
 	what := requireProblem(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
-	if !strings.Contains(what.Detail, "Backup nightly") || strings.Contains(what.Detail, "NodePool") {
-		t.Errorf("detail %q", what.Detail)
+	if what.Status != http.StatusConflict || !strings.Contains(what.Detail, "Backup nightly") || strings.Contains(what.Detail, "NodePool") {
+		t.Errorf("status %d, detail %q", what.Status, what.Detail)
 	}
 
 	for _, one := range []openapi.Resource{cluster, pool, backup} {
@@ -350,7 +357,7 @@ func TestChanges(t *testing.T) {
 }
 
 // TestTreeOfThree checks that a deletion cascades to the children of children, and that each resource waits for those
-// below it.
+// below it. A refused deletion changes nothing, although the request compares ETags last.
 func TestTreeOfThree(t *testing.T) {
 	t.Parallel()
 
@@ -363,6 +370,14 @@ func TestTreeOfThree(t *testing.T) {
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	machine := a.create("/nodepools/"+pool.Id+"/machines", "first", nil)
 	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200)
+
+	requireProblem(t, a.ifMatch(pool.Etag).do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-VAL-106")
+
+	for _, one := range []openapi.Resource{cluster, pool, machine} {
+		if got := a.get(one); got.DeletedTime != nil || got.Generation != 1 {
+			t.Errorf("after a refused deletion, %s %s: %+v", one.Kind, one.Name, got)
+		}
+	}
 
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 

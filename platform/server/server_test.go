@@ -100,9 +100,9 @@ func TestMetrics(t *testing.T) {
 	cluster := a.create("/clusters", "home", nil)
 	a.create("/clusters", "other", nil)
 	a.create("/channels", "stable", nil)
-	a.clock.Step(30 * time.Second)
+	a.clock.Step(2 * time.Minute)
 	a.create("/clusters", "later", nil)
-	a.clock.Step(31 * time.Minute)
+	a.clock.Step(29 * time.Minute)
 	// Reconciled becomes True, False and True again.
 	a.report(cluster.Id, "dns", 1, "True")
 	a.report(cluster.Id, "namespace", 1, "True")
@@ -129,9 +129,9 @@ func TestMetrics(t *testing.T) {
 		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="cluster"} 2`,
 		`hyperfleet_api_resource_pending_reconciliation{is_delete="true",resource_type="cluster"} 1`,
 		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="channel"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="cluster"} 2`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="cluster"} 1`,
 		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="true",resource_type="cluster"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="cluster"} 1890`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="cluster"} 1860`,
 		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",path="/api/hyperfleet/v1/clusters"} 3`,
 		`hyperfleet_api_requests_total{code="201",method="PUT",path="/api/hyperfleet/v1/resources/-/statuses"} 4`,
 		`hyperfleet_api_requests_total{code="404",method="GET",path="/api/hyperfleet/v1/-"} 1`,

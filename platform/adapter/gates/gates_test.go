@@ -56,6 +56,7 @@ func TestNamedCases(t *testing.T) {
 		{"deleted already", state{Object: absent, Delete: yes}, gates.Skip, gates.ReasonObjectNotFound, nil},
 		{"a foreign object is not deleted", state{Object: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
 		{"a foreign object on a delete event", state{Object: unmanaged, ResourceDeleting: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"a false apply.when goes before the comparison", state{Object: managed, Content: equal, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
 		{"create-only leaves a foreign object", state{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
 		{"recreate with retention prunes", state{Object: managed, Recreate: yes, HasRetention: true}, gates.Act, gates.ReasonRecreate, newActions(gates.Recreate, gates.Prune)},
 		{"recreate waits for the deletion", state{Object: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},

@@ -46,11 +46,30 @@ type instantClock struct{ clock.RealClock }
 
 func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
 
+// recordingClock is an instantClock that records the durations of its timers.
+type recordingClock struct {
+	instantClock
+
+	mu     sync.Mutex
+	pauses []time.Duration
+}
+
+func (c *recordingClock) NewTimer(pause time.Duration) clock.Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.pauses = append(c.pauses, pause)
+
+	return c.instantClock.NewTimer(pause)
+}
+
 // fixture is a fleet API with a real PostgreSQL, behind a proxy that tests can make fail.
 type fixture struct {
 	t   *testing.T
 	url string
 	log *capture.Buffer
+	// clock is the clock of the pipelines.
+	clock clock.Clock
 
 	mu sync.Mutex
 	// fault responds in place of the API if it returns true.
@@ -62,7 +81,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
-	w := &fixture{t: t, log: &capture.Buffer{}}
+	w := &fixture{t: t, log: &capture.Buffer{}, clock: instantClock{}}
 	listening := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		w.requests = append(w.requests, r.Method+" "+r.URL.Path)
@@ -197,7 +216,7 @@ func (w *fixture) newPipeline(text string, objects phase) *pipeline.Pipeline {
 	}
 
 	out, err := pipeline.New(pipeline.Options{
-		Task: loaded, Deployment: config, FrameworkVersion: "1.2.3", Env: map[string]string{"REGION": "north"}, Clock: instantClock{},
+		Task: loaded, Deployment: config, FrameworkVersion: "1.2.3", Env: map[string]string{"REGION": "north"}, Clock: w.clock,
 		Log: slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {

@@ -116,12 +116,13 @@ func TestSuccessfulEvent(t *testing.T) {
 		t.Errorf("reported %s", got)
 	}
 
+	identity, _ := work.Vars["adapter"].(map[string]any)
 	got := map[string]any{
-		"id": work.ResourceID, "generation": work.Generation, "deleting": work.Deleting,
+		"id": work.ResourceID, "generation": work.Generation, "deleting": work.Deleting, "adapter": identity["name"],
 		"region": work.Vars["region"], "tier": work.Vars["tier"], "is_deleting": work.Vars["is_deleting"], "vars": work.Vars["generation"],
 	}
 	want := map[string]any{
-		"id": cluster.Id, "generation": int64(1), "deleting": false,
+		"id": cluster.Id, "generation": int64(1), "deleting": false, "adapter": "landing",
 		"region": "north", "tier": "gold", "is_deleting": false, "vars": int64(1),
 	}
 

@@ -17,6 +17,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/test/must"
@@ -190,6 +191,23 @@ func TestDocumentRetention(t *testing.T) {
 				t.Errorf("%d jobs", len(jobs))
 			}
 		})
+	}
+}
+
+// TestDocumentDetach runs example 1.4: a Job is handed over when its resource is deleted.
+func TestDocumentDetach(t *testing.T) {
+	t.Parallel()
+
+	f := newDocumentFixture(t, "1.4-detach.yaml")
+
+	f.send("create/Absent")
+
+	f.vars["is_deleting"] = true
+	f.send("detach/DetachGate")
+	f.send("none/Detached") // delivered twice
+
+	if jobs := f.listJobs(); len(jobs) != 1 || jobs[0].Labels[adapter.LabelAdapter] != "" || jobs[0].DeletionTimestamp != nil {
+		t.Errorf("jobs: %+v", jobs)
 	}
 }
 

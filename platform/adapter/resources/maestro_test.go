@@ -126,6 +126,7 @@ func TestGatesOfManifestWorks(t *testing.T) {
 		t.Errorf("labels of the work: %v", got)
 	}
 
+	f.requireOutcomes(event{generation: 1, value: "a", serial: "home"}, "none/GenerationUnchanged")
 	f.requireOutcomes(event{generation: 2, value: "b", serial: "home", flag: true}, "patch/PatchGate")
 
 	patched := f.newWork()

@@ -101,6 +101,11 @@ func TestObjectLifecycle(t *testing.T) {
 	}
 
 	f.requireOutcomes(event{generation: 3, value: "c"}, "apply/GenerationChanged")
+
+	if got := f.getObject(made).GetAnnotations()[adapter.AnnotationGeneration]; got != "3" {
+		t.Errorf("the generation is %q", got)
+	}
+
 	f.requireOutcomes(event{generation: 1, value: "old"}, "none/Stale")
 
 	if got := f.getData("web")["value"]; got != "c" {

@@ -44,7 +44,8 @@ func TestResourceLifecycle(t *testing.T) {
 	timing.WaitUntil(t, "the status is reported", func() bool { return w.getAvailable(id) == "True" })
 
 	made := w.getConfigMap(id)
-	if made == nil || made.Data["tier"] != "gold" || made.Labels[adapter.LabelResourceID] != id || made.Annotations[adapter.AnnotationIdentity] == "" {
+	if made == nil || made.Data["tier"] != "gold" || made.Labels[adapter.LabelAdapter] != "landing" || made.Labels[adapter.LabelResourceID] != id ||
+		made.Annotations[adapter.AnnotationIdentity] == "" {
 		t.Fatalf("made %+v", made)
 	}
 

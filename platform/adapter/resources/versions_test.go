@@ -142,6 +142,21 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// Entries with a retention, the same kind and the same selector each have their own versions.
+func TestVersionsOfSiblings(t *testing.T) {
+	t.Parallel()
+
+	one := newRetentionTask("{historyLimit: 0}")
+	f := newFixture(t, one+strings.ReplaceAll(one, "job", "other"))
+
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate", "recreate/RecreateGate")
+
+	if diff := cmp.Diff([]string{"job-b", "other-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
 // The current version is that of the event's generation, even if another one is newer, as after a restore of the database.
 // Without such a version, it is the newest one.
 func TestCurrentVersion(t *testing.T) {
@@ -401,6 +416,17 @@ func TestNamespaceAsOwner(t *testing.T) {
 	f := newFixture(t, space+inside+"    owner: {resource: space}\n")
 
 	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
+
+	owned := f.newConfigMap("web")
+	owned.SetNamespace(f.ns + "-inner")
+
+	want := []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "Namespace", Name: f.ns + "-inner", UID: f.getObject(f.newObject("v1", "Namespace", f.ns+"-inner")).GetUID(),
+	}}
+	if diff := cmp.Diff(want, f.getObject(owned).GetOwnerReferences()); diff != "" {
+		t.Errorf("owners: %s", diff)
+	}
+
 	f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
 	f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
 }

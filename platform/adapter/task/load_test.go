@@ -234,6 +234,7 @@ func TestValidTaskFiles(t *testing.T) {
 	cases := map[string]string{
 		"patch-only":            "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}\n  lifecycle: {patch: [{when: {expression: 'resources.?a.hasValue()'}, document: {a: null}}]}",
 		"patch-only on maestro": "resources:\n- name: a\n  transport: {client: maestro, maestro: {target_cluster: c}}\n  discovery: {by_name: x}\n  lifecycle: {patch: [{when: {expression: 'resources.?a.hasValue()'}, document: {a: b}}]}",
+		"foreground deletion":   space + "  lifecycle: {delete: {when: {expression: is_deleting}, propagationPolicy: Foreground}}",
 		"sibling that is later": space + "  when: {expression: '!resources.?job.hasValue()'}" + job,
 		"nested":                space + "  transport: {client: maestro, maestro: {target_cluster: '{{ .id }}'}}\n  nested_discoveries: [{name: inner, discovery: {by_name: x}}]\n  when: {expression: '!resources.?inner.hasValue()'}",
 		"retention":             space + versions + "  owner: {resource: space}\n",
