@@ -100,10 +100,14 @@ func TestSuccessfulEvent(t *testing.T) {
 	w := newFixture(t)
 	cluster := w.createCluster("test-one")
 
-	var work resources.Input
+	var (
+		work     resources.Input
+		identity map[string]any
+	)
 
 	result := w.newPipeline(usualTask, func(_ context.Context, given resources.Input) (resources.Result, error) {
 		work = given
+		identity, _ = given.Vars["adapter"].(map[string]any) // the post phase sets it again
 
 		return resources.Result{}, nil
 	}).Handle(t.Context(), newEvent(cluster.Id, 1))
@@ -116,7 +120,6 @@ func TestSuccessfulEvent(t *testing.T) {
 		t.Errorf("reported %s", got)
 	}
 
-	identity, _ := work.Vars["adapter"].(map[string]any)
 	got := map[string]any{
 		"id": work.ResourceID, "generation": work.Generation, "deleting": work.Deleting, "adapter": identity["name"],
 		"region": work.Vars["region"], "tier": work.Vars["tier"], "is_deleting": work.Vars["is_deleting"], "vars": work.Vars["generation"],
