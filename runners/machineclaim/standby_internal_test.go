@@ -63,7 +63,7 @@ func connectProvider(t *testing.T, s *pve.Server) hypervisor.Connection {
 	return out
 }
 
-func newStandbyFixture(t *testing.T, lifecycle *v1alpha1.Lifecycle) *standbyFixture {
+func newStandbyFixture(t *testing.T, lifecycle *v1alpha1.Lifecycle, changes ...func(*scope)) *standbyFixture {
 	t.Helper()
 
 	model := pve.DefaultModel()
@@ -101,6 +101,11 @@ func newStandbyFixture(t *testing.T, lifecycle *v1alpha1.Lifecycle) *standbyFixt
 		}},
 	}
 	h.scope.cluster.Name = "lab"
+
+	for _, change := range changes {
+		change(h.scope)
+	}
+
 	h.reconcileUntil("Standby")
 
 	return h

@@ -188,6 +188,21 @@ func TestCloudInitSeesTheIdentity(t *testing.T) {
 	}
 }
 
+// The path of a machine's SPIFFE ID leads back to its claim.
+func TestSPIFFEIDLeadsToTheClaim(t *testing.T) {
+	t.Parallel()
+
+	in := newAttestingInput(newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Attestation = &v1alpha1.Attestation{} }))
+	path := strings.TrimPrefix(in.Claim.Status.BootstrapInfo.Identity.SPIFFEID, "spiffe://hyperfleet.io")
+
+	got, err := identity.ParsePath(path)
+	want := identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"}
+
+	if err != nil || got != want {
+		t.Errorf("%s is the ID of %+v, %v; want %+v", path, got, err, want)
+	}
+}
+
 // Each variable of document 000 has the value of this machine.
 func TestVariablesOfCloudInit(t *testing.T) {
 	t.Parallel()

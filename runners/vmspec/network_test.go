@@ -81,6 +81,9 @@ func TestNetworkDataOfMachines(t *testing.T) {
 	}
 	no := false
 
+	searching := newAddressedInput(v1alpha1.MachineNetwork{}, "")
+	searching.Names.SearchDomains = []string{"a.example", "b.example"}
+
 	cases := map[string]struct {
 		in   vmspec.Input
 		want []string
@@ -93,7 +96,8 @@ func TestNetworkDataOfMachines(t *testing.T) {
 				SendHostname: &no, UseDNS: &no, UseRoutes: &no, ClientIdentifier: "hostname",
 			}}, ""), want: []string{"Name=ens18", "SendHostname=false", "UseDNS=false", "UseRoutes=false"},
 		},
-		"dhcp is off": {in: newAddressedInput(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}, ""), want: []string{"Name=e*"}},
+		"search domains": {in: searching, want: []string{"DHCP=ipv4", "Domains=a.example b.example"}},
+		"dhcp is off":    {in: newAddressedInput(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}, ""), want: []string{"Name=e*"}},
 		"one IPv4 address": {
 			in:   newAddressedInput(fixed("192.0.2.5", "255.255.255.0", "192.0.2.1"), ""),
 			want: []string{"Address=192.0.2.5/24", "Gateway=192.0.2.1"},
