@@ -4,9 +4,14 @@
 package runners_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +100,82 @@ func TestProviderIsTheNamedOne(t *testing.T) {
 	}
 }
 
+// The credentials of a cluster are the values of its Secrets.
+func TestCredentialsAreThoseOfTheSecrets(t *testing.T) {
+	t.Parallel()
+
+	pair := httptest.NewTLSServer(nil)
+	pair.Close()
+
+	certificate := pair.TLS.Certificates[0]
+
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tc := range map[string]struct {
+		kind corev1.SecretType
+		data map[string][]byte
+		from v1alpha1.HypervisorCredentials
+		want hypervisor.Credentials
+		// hasCertificate is true if the connection has the client certificate.
+		hasCertificate bool
+	}{
+		"password": {
+			kind: corev1.SecretTypeOpaque, data: map[string][]byte{"username": []byte("ci@pve"), "password": []byte("s3cret\n")},
+			from: v1alpha1.HypervisorCredentials{Username: newSecretSource("username"), Password: newSecretSource("password")},
+			want: hypervisor.Credentials{Username: "ci@pve", Password: "s3cret"},
+		},
+		"token": {
+			kind: corev1.SecretTypeOpaque, data: map[string][]byte{"tokenId": []byte("ci@pve!fleet"), "tokenSecret": []byte("s3cret")},
+			from: v1alpha1.HypervisorCredentials{TokenID: newSecretSource("tokenId"), TokenSecret: newSecretSource("tokenSecret")},
+			want: hypervisor.Credentials{TokenID: "ci@pve!fleet", TokenSecret: "s3cret"},
+		},
+		"client certificate": {
+			kind: corev1.SecretTypeTLS, data: map[string][]byte{
+				corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}),
+				corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+			},
+			from: v1alpha1.HypervisorCredentials{
+				ClientCert: newSecretSource(corev1.TLSCertKey), ClientKey: newSecretSource(corev1.TLSPrivateKeyKey),
+			},
+			hasCertificate: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got hypervisor.Config
+
+			hv := &fakeHypervisor{}
+			clusters := hv.newClusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"}, Type: tc.kind, Data: tc.data,
+			}).Build(), "system")
+			clusters.Factories[v1alpha1.ProviderProxmox] = func(config hypervisor.Config, _ hypervisor.Options) (hypervisor.Connection, error) {
+				got = config
+
+				return hv, nil
+			}
+
+			cluster := newCluster("c")
+			cluster.Spec.Credentials = tc.from
+
+			if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+				t.Fatal(err)
+			}
+
+			if got.Credentials != tc.want {
+				t.Errorf("connected with %+v, want %+v", got.Credentials, tc.want)
+			}
+
+			if has := len(got.TLS.Certificates) == 1 && bytes.Equal(got.TLS.Certificates[0].Certificate[0], certificate.Certificate[0]); has != tc.hasCertificate {
+				t.Errorf("connected with %d certificates; with the one of the Secret: %t, want %t", len(got.TLS.Certificates), has, tc.hasCertificate)
+			}
+		})
+	}
+}
+
 // Ten thousand clusters that were created and deleted leave no memory allocated.
 func TestConnectionsOfDeletedClustersAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	hv := &fakeHypervisor{}
@@ -175,6 +256,10 @@ func TestMissingOptionalSecretIsEmpty(t *testing.T) {
 			value, err := secrets.Value(t.Context(), ref, "ci")
 			if value != "" || (err == nil) != optional {
 				t.Errorf("optional %t, %s/%s: %q, %v", optional, ref.Name, ref.Key, value, err)
+			}
+
+			if text := fmt.Sprint(err); !optional && (!strings.Contains(text, "secret ci/"+ref.Name) || !strings.Contains(text, strconv.Quote(ref.Key))) {
+				t.Errorf("the error does not name key %s of Secret %s: %s", ref.Key, ref.Name, text)
 			}
 		}
 	}

@@ -188,6 +188,8 @@ type fakePlatform struct {
 	opened       int
 	runners      []workload.Runner
 	deregistered []string
+	// stuck is the ID of a runner that cannot be deregistered.
+	stuck string
 }
 
 func (f *fakePlatform) Open(workload.Config) (workload.Provider, error) {
@@ -203,6 +205,10 @@ func (f *fakePlatform) ListRunners(context.Context, string) ([]workload.Runner, 
 }
 
 func (f *fakePlatform) Deregister(_ context.Context, id string) error {
+	if id == f.stuck {
+		return &workload.Error{Kind: workload.RunnerBusy, Message: "the runner is busy"}
+	}
+
 	f.deregistered = append(f.deregistered, id)
 
 	return nil
