@@ -5,6 +5,7 @@ package buildkite_test
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -117,6 +118,45 @@ func TestRunner(t *testing.T) {
 				t.Errorf("Runner() (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The metadata of a pool's workload reaches Buildkite with the stack.
+func TestMetadataOfTheStack(t *testing.T) {
+	t.Parallel()
+
+	stacks := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/stacks/register") {
+			body, _ := io.ReadAll(r.Body)
+			stacks <- string(body)
+		}
+
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+
+	template := newTemplate(func(b *v1alpha1.BuildkiteBootstrap) { b.Endpoint = server.URL })
+	platform := buildkite.Platform{}
+
+	runner, err := platform.ResolveRunner(template, newWorkload(&v1alpha1.BuildkiteConfig{
+		Organization: "acme", Metadata: map[string]string{"site": "berlin"},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	provider, err := platform.Open(workload.Config{Runner: runner, Template: template, Secrets: map[string]string{"token": "bkct_x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := provider.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := <-stacks; !strings.Contains(got, `"metadata":{"site":"berlin"}`) {
+		t.Errorf("the stack is registered as %s", got)
 	}
 }
 

@@ -230,6 +230,32 @@ func TestRequestsNameVersionAndToken(t *testing.T) {
 	}
 }
 
+// TestExpiryIsThatOfTheToken checks that the expiry of a registration token is the one in GitHub's response.
+func TestExpiryIsThatOfTheToken(t *testing.T) {
+	t.Parallel()
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/registration-token") {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, `{"token": "AABB", "expires_at": "2031-02-03T04:05:06.000-08:00"}`)
+
+			return
+		}
+
+		_, _ = io.WriteString(w, `{"total_count": 0, "runners": []}`)
+	}))
+	t.Cleanup(server.Close)
+
+	p := newTestProvider(t, &github.Settings{Token: "ghp_x", Owner: "acme", Repository: "app", APIURL: server.URL})
+	req := newRunnerRequest("r")
+	req.Registration = v1alpha1.RegistrationToken
+
+	got, err := p.IssueCredential(t.Context(), req)
+	if want := time.Date(2031, 2, 3, 12, 5, 6, 0, time.UTC); err != nil || !got.ExpiresAt.Equal(want) {
+		t.Errorf("the token expires at %s, %v; want %s", got.ExpiresAt, err, want)
+	}
+}
+
 // TestInstallationTokenIsRenewed checks that an App gets another installation token before the first one expires.
 func TestInstallationTokenIsRenewed(t *testing.T) {
 	t.Parallel()

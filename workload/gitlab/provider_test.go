@@ -4,8 +4,11 @@
 package gitlab_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -115,6 +118,31 @@ func checkLifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider
 		if _, err := p.FindRunner(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
 			t.Errorf("Find after Deregister, at most %s old: %v", age, err)
 		}
+	}
+}
+
+// The description of a pool's workload is the maintenance note of its runners.
+func TestDescriptionIsTheNote(t *testing.T) {
+	t.Parallel()
+
+	server := gitlabtest.New(t, sim.Options{})
+
+	issued, err := newTestProvider(t, newProjectConfig(server)).IssueCredential(t.Context(), newRequest("noted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v4/runners/"+issued.RunnerID, http.NoBody)
+	request.Header.Set("Private-Token", gitlabtest.Token)
+
+	response := httptest.NewRecorder()
+	server.Handler().ServeHTTP(response, request)
+
+	var runner struct {
+		Note string `json:"maintenance_note"`
+	}
+	if err := json.Unmarshal(response.Body.Bytes(), &runner); err != nil || runner.Note != "made for a test" {
+		t.Errorf("GitLab has the runner %s, %v; want the note of the request", response.Body, err)
 	}
 }
 
