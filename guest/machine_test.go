@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -98,6 +99,8 @@ type machine struct {
 	cfg   api.Config
 	clock *fakeClock
 	log   *capture.Buffer
+	// powerOffs counts how often the service powered the machine off.
+	powerOffs atomic.Int32
 }
 
 func newMachine(t *testing.T) *machine {
@@ -180,6 +183,8 @@ func (m *machine) writeConfig(t *testing.T) {
 func (m *machine) startWithoutConfig(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // as above
 	t.Helper()
 
+	m.powerOffs.Store(0)
+
 	result := make(chan api.Report, 1)
 	service := guest.New(m.options())
 
@@ -189,7 +194,14 @@ func (m *machine) startWithoutConfig(t *testing.T, ctx context.Context) <-chan a
 }
 
 func (m *machine) options() guest.Options {
-	return guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))}
+	return guest.Options{
+		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
+		PowerOff: func(context.Context) error {
+			m.powerOffs.Add(1)
+
+			return nil
+		},
+	}
 }
 
 // waitForEnd waits until the service ends, and checks what all ends have in common.
@@ -220,6 +232,10 @@ func (m *machine) checkEnd(t *testing.T, r api.Report) {
 	m.requireDeleted(t, api.ConfigPath)
 	m.requireDeleted(t, "/opt/actions-runner/.credentials")
 	m.requireDeleted(t, "/tmp/runner-work")
+
+	if got := m.powerOffs.Load(); got != 1 {
+		t.Errorf("the machine was powered off %d times, want once", got)
+	}
 
 	if got := m.readStatus(t); got != r {
 		t.Errorf("status file %+v, last report %+v", got, r)

@@ -212,6 +212,52 @@ func newGitHubMachine(t *testing.T, script string) *machine {
 	return m
 }
 
+// The work directory of the configuration is deleted.
+func TestWorkDirIsDeleted(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(t)
+	m.cfg.Runner.WorkDir = "/srv/work"
+	m.write(t, runScript, printListening+printRunning+printCompleted)
+	m.write(t, "/srv/work/left", "by the job")
+
+	if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+		t.Errorf("%+v\n%s", got, m.log)
+	}
+
+	m.requireDeleted(t, "/srv/work")
+}
+
+// A machine attests before its runner starts, whatever its CI platform is. This image has no spire-agent.
+func TestEveryPlatformAttests(t *testing.T) {
+	t.Parallel()
+
+	spiffe, err := json.Marshal(newSPIFFE())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const gitea = `"method":"runner-token","runner_name":"a","jit_config":"` + runnerUUID + `","runner_token":"b","registration_url":"https://git.example",`
+
+	for platform, text := range map[string]string{
+		"github-actions": minimal, "gitlab-ci": gitlabMinimal, "generic": genericMinimal,
+		"buildkite":       `"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b","job_id":"c"`,
+		"forgejo-actions": gitea + `"platform":"forgejo-actions","job_id":"` + jobUUID + `"`,
+		"gitea-actions":   gitea + `"platform":"gitea-actions"`,
+	} {
+		t.Run(platform, func(t *testing.T) {
+			t.Parallel()
+
+			m := newMachine(t)
+			m.write(t, api.ConfigPath, `{`+text+`,"spiffe":`+string(spiffe)+`}`)
+
+			if got := m.waitForEnd(t, m.startWithoutConfig(t, t.Context())); got.Reason != api.ReasonAttestationUnavailable {
+				t.Errorf("ended with %s: %s; want a failed attestation", got.Reason, got.Message)
+			}
+		})
+	}
+}
+
 // TestCredentialsReachTheRunnerByEnvironment checks the environment and the arguments of the runner.
 func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 	t.Parallel()
