@@ -6,6 +6,7 @@ package dns
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,6 +247,11 @@ func TestMachineLifecycle(t *testing.T) {
 	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
 	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
+
+	// The cluster sets no TTL, so that of the API server's default applies.
+	if got, want := s.ListRecords(t, forward), "vm1."+forward+". 300 IN A 192.0.2.7"; !slices.Contains(got, want) {
+		t.Errorf("the zone has %v, want %s", got, want)
+	}
 
 	// The machine has a new DHCP address.
 	s.setStatus(claim, v1alpha1.MachineClaimReady, "192.0.2.8")
