@@ -114,7 +114,10 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 			owner := newSpec(1).Owner
 			owner.Namespace, owner.Name, owner.Pool = namespace, name, pool
 
-			notes, err := proxmox.NewRecord(operatorUID, "lab", 100001, owner, time.Now()).Encode()
+			// The computer of the test may be in UTC.
+			now := time.Now().In(time.FixedZone("", 2*60*60))
+
+			notes, err := proxmox.NewRecord(operatorUID, "lab", 100001, owner, now).Encode()
 			if err != nil {
 				return err.Error()
 			}
