@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
@@ -52,14 +51,4 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// newOptions returns the options of the service. The service powers the machine off only if root is that of the machine,
-// and not a folder.
-func newOptions(config, root string, stdout io.Writer) guest.Options {
-	opts := guest.Options{ConfigPath: config, Root: root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
-	if guest.IsRoot(root) {
-		opts.PowerOff = guest.PowerOff
-	}
-	return opts
 }
