@@ -182,10 +182,10 @@ func TestClaimedMachinesFillTheHost(t *testing.T) {
 	// The machine runs, so the host accounts for its memory.
 	running := domain{uuid: golibvirt.UUID{3}, name: "claim-1-100001", isOurs: true, active: true, cpu: 1, memory: 40 * gibibyte}
 	running.record.MachineClaim.UID = "claim-1"
-	h.put(running)
+	h.putDomain(running)
 	reserve(newLimitedSpec(5, 1, 5*gibibyte), "4096 MiB of memory are free")
 	reserve(newLimitedSpec(5, 1, 3*gibibyte), "")
-	h.remove(running.uuid)
+	h.removeDomain(running.uuid)
 
 	// Its creation takes longer than a reservation.
 	clk, isFake := h.provider.clock.(*clocktesting.FakeClock)
