@@ -54,6 +54,17 @@ type Service struct {
 	loggedOutput int
 }
 
+// OptionsOfMachine returns the options of the service in a machine. The service powers the machine off only if root is the
+// root of the file system, and not a folder.
+func OptionsOfMachine(configPath, root string, log *slog.Logger) Options {
+	opts := Options{ConfigPath: configPath, Root: root, Log: log}
+	if IsRoot(root) {
+		opts.PowerOff = PowerOff
+	}
+
+	return opts
+}
+
 // New returns a service. It sets the defaults of the options.
 func New(opts Options) *Service {
 	if opts.ConfigPath == "" {

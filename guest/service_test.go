@@ -8,6 +8,7 @@ package guest_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -376,4 +377,15 @@ func TestProcessesOfRunnerEnd(t *testing.T) {
 
 	time.Sleep(200 * time.Millisecond) // the process writes the file every 20 ms
 	m.requireDeleted(t, beat)
+}
+
+// TestOnlyMachinesPowerOff checks that the service powers the machine off, unless it runs in a folder.
+func TestOnlyMachinesPowerOff(t *testing.T) {
+	t.Parallel()
+
+	for root, want := range map[string]bool{"/": true, t.TempDir(): false} {
+		if got := guest.OptionsOfMachine(api.ConfigPath, root, slog.Default()).PowerOff != nil; got != want {
+			t.Errorf("root %s: powers off %t, want %t", root, got, want)
+		}
+	}
 }

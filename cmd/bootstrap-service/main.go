@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
@@ -47,7 +48,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signals.NotifyContext(ctx)
 	defer stop()
 
-	if guest.New(newOptions(*config, *root, stdout)).Run(ctx).Phase == api.PhaseFailed {
+	opts := guest.OptionsOfMachine(*config, *root, slog.New(slog.NewJSONHandler(stdout, nil)))
+	if guest.New(opts).Run(ctx).Phase == api.PhaseFailed {
 		return 1
 	}
 	return 0

@@ -245,17 +245,6 @@ func TestLinkedPackages(t *testing.T) {
 	}
 }
 
-// TestOnlyMachinesPowerOff checks that the service powers the machine off, unless it runs in a folder.
-func TestOnlyMachinesPowerOff(t *testing.T) {
-	t.Parallel()
-
-	for root, want := range map[string]bool{"/": true, t.TempDir(): false} {
-		if got := newOptions(api.ConfigPath, root, io.Discard).PowerOff != nil; got != want {
-			t.Errorf("root %s: powers off %t, want %t", root, got, want)
-		}
-	}
-}
-
 // TestDefaultsOfFlags checks the defaults of all flags of the program.
 func TestDefaultsOfFlags(t *testing.T) {
 	t.Parallel()
