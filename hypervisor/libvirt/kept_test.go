@@ -74,7 +74,7 @@ func TestConsoleOfKeptMachines(t *testing.T) {
 	s.powerOff(transient.ID)
 
 	volume := keptVolume.FindStringSubmatch(text)
-	if volume == nil || volume[2] != s.name {
+	if len(volume) < 3 || volume[2] != s.name {
 		t.Fatalf("want the volume in pool %s in: %s", s.name, text)
 	}
 

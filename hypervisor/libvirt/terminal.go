@@ -56,8 +56,8 @@ func (p *Provider) DescribeConsole(ref hypervisor.MachineRef, node string) strin
 		pool = h.config.StoragePool
 	}
 
-	return fmt.Sprintf("log in to host %s and run `virsh console --force %s` (if it is off, run `virsh start %s` first; if libvirt no "+
-		"longer has it, only its disk is left: examine volume %s of storage pool %s)",
+	return fmt.Sprintf("log in to host %s and run `virsh console --force %s` (if it is off, run `virsh start %s` first; "+
+		"if libvirt no longer has it, only its disk is left: examine volume %s of storage pool %s)",
 		node, name, name, p.identity.volumeName(ref.ID, ref.Owner.UID, transientVolumeSuffix(node)), pool)
 }
 

@@ -77,7 +77,9 @@ func willStart(claim *v1alpha1.MachineClaim) bool {
 }
 
 // addResources adds the node and the resources of a claim's machine. It changes the template.
-func addResources(claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, machine *hypervisor.ClaimedMachine) {
+func addResources(
+	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, machine *hypervisor.ClaimedMachine,
+) {
 	applySize(template, claim.Spec.Size)
 	applyPlacedSize(template, claim.Status.VMRef)
 

@@ -136,7 +136,8 @@ func (s *scope) describeConsole() string {
 	isKubeVirt := s.cluster != nil && s.cluster.Spec.Provider == v1alpha1.ProviderKubeVirt
 
 	if s.cluster != nil && s.cluster.Spec.Provider == v1alpha1.ProviderExternal {
-		instruction = fmt.Sprintf("open the console of VM %s with the tools of the provider of HypervisorCluster %s", vm.VMID, s.cluster.Name)
+		instruction = fmt.Sprintf("open the console of VM %s with the tools of the provider of HypervisorCluster %s",
+			vm.VMID, s.cluster.Name)
 	}
 
 	if guide, ok := hypervisor.Find[hypervisor.ConsoleGuide](s.provider); ok {

@@ -280,19 +280,19 @@ func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 func TestNewClaimHasTheSpecOfThePool(t *testing.T) {
 	t.Parallel()
 
-	limit := func(minutes time.Duration) *metav1.Duration { return &metav1.Duration{Duration: minutes * time.Minute} }
+	limit := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	pool := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux"}}
 	pool.Spec.Workload = v1alpha1.Workload{
 		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"x"}}},
 	}
-	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: limit(60), IdleTimeout: limit(5), JobTimeout: limit(30)}
+	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: limit(time.Hour), IdleTimeout: limit(5 * time.Minute), JobTimeout: limit(30 * time.Minute)}
 
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	claim := newClaim(pool, machineRequest{source: &source{name: "small", template: template}}, "linux-1")
 	want := v1alpha1.MachineClaimSpec{
 		TemplateRef: v1alpha1.LocalObjectReference{Name: "small"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
 		WorkloadConfig: pool.Spec.Workload,
-		Lifecycle:      &v1alpha1.Lifecycle{MaxLifetime: limit(60), IdleTimeout: limit(5), JobTimeout: limit(30)},
+		Lifecycle:      &v1alpha1.Lifecycle{MaxLifetime: limit(time.Hour), IdleTimeout: limit(5 * time.Minute), JobTimeout: limit(30 * time.Minute)},
 	}
 
 	if diff := cmp.Diff(want, claim.Spec); diff != "" || claim.Namespace != "ci" {

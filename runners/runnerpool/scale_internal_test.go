@@ -77,7 +77,7 @@ func TestReasonsOfWaitsAreWrittenAtOnce(t *testing.T) {
 func TestInputHasTheLimitsOfThePool(t *testing.T) {
 	t.Parallel()
 
-	minutes := func(n time.Duration) *metav1.Duration { return &metav1.Duration{Duration: n * time.Minute} }
+	limit := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	s := &scope{
 		Reconciler: &Reconciler{Clock: clocktesting.NewFakePassiveClock(now)}, pool: &v1alpha1.RunnerPool{},
@@ -94,8 +94,8 @@ func TestInputHasTheLimitsOfThePool(t *testing.T) {
 		},
 		"all limits": {
 			func(spec *v1alpha1.RunnerPoolSpec) {
-				spec.Scaling.ScaleDownDelay = minutes(4)
-				spec.Lifecycle = &v1alpha1.Lifecycle{IdleTimeout: minutes(6), MaxLifetime: minutes(60)}
+				spec.Scaling.ScaleDownDelay = limit(4 * time.Minute)
+				spec.Lifecycle = &v1alpha1.Lifecycle{IdleTimeout: limit(6 * time.Minute), MaxLifetime: limit(time.Hour)}
 			}, demand.Input{
 				Min: 2, Max: 7, Queued: 3, Now: now,
 				ScaleDownDelay: 4 * time.Minute, IdleTimeout: 6 * time.Minute, MaxLifetime: time.Hour,
