@@ -210,6 +210,17 @@ func (m *macsFixture) setVersion(version string, timeout time.Duration, fault ma
 	m.must(env.Client.Patch(m.t.Context(), f, client.MergeFrom(base)))
 }
 
+// setDrainTimeout sets how long the Node of a Mac may take to be drained.
+func (m *macsFixture) setDrainTimeout(timeout time.Duration) {
+	m.t.Helper()
+
+	f := m.getMacFleet()
+	base := f.DeepCopy()
+	f.Spec.Drain.Timeout = metav1.Duration{Duration: timeout}
+
+	m.must(env.Client.Patch(m.t.Context(), f, client.MergeFrom(base)))
+}
+
 // waitForUpdate waits until all Macs have the version and their Nodes are in service.
 func (m *macsFixture) waitForUpdate(version string) {
 	m.t.Helper()
@@ -318,7 +329,7 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 func TestMacOSUpdatesThatFail(t *testing.T) {
 	t.Parallel()
 
-	m := newMacsFixture(t, 2*time.Second, "failing-one", "failing-two")
+	m := newMacsFixture(t, time.Hour, "failing-one", "failing-two")
 
 	for i, c := range []struct {
 		fault   machost.UpdateFault
@@ -349,6 +360,7 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 	}
 
 	env.SetBudget(t, m.namespace, "kept", 0)
+	m.setDrainTimeout(2 * time.Second)
 	m.setVersion("15.5", time.Hour, machost.UpdateFaultNone, "15.5")
 	m.waitForStop("15.5", "DrainTimedOut")
 
@@ -357,6 +369,7 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 	}
 
 	env.SetBudget(t, m.namespace, "kept", 2)
+	m.setDrainTimeout(time.Hour)
 
 	// A Node is not ready after the update.
 	m.setNodesReady(corev1.ConditionFalse)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -267,14 +268,16 @@ func (s *Sim) Violations() []Violation {
 	return all
 }
 
-// Forgive removes all violations so far, because a test has caused them on purpose. The Sim does not
-// report them again when it reconciles the same objects.
-func (s *Sim) Forgive() {
+// Forgive removes the violations so far whose Object ends with a text, because a test has caused them on purpose. The
+// empty text removes all. The Sim does not report them again when it reconciles the same objects.
+func (s *Sim) Forgive(object string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	for violation := range s.violations {
-		s.violations[violation] = false
+		if strings.HasSuffix(violation.Object, object) {
+			s.violations[violation] = false
+		}
 	}
 }
 

@@ -106,7 +106,7 @@ func TestViolations(t *testing.T) {
 		})
 	}
 
-	sim.Forgive()
+	sim.Forgive("")
 }
 
 // toObjectName returns a name for the object of a row.
@@ -135,5 +135,5 @@ func TestPoolViolations(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	sim.Forgive()
+	sim.Forgive("")
 }
