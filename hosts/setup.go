@@ -49,24 +49,24 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	steps, err := step.NewMetrics(a.Registry)
+	stepMetrics, err := step.NewMetrics(a.Registry)
 	if err != nil {
 		return fmt.Errorf("register step metrics: %w", err)
 	}
 
-	pushes, err := machine.NewMetrics(a.Registry)
+	pushMetrics, err := machine.NewMetrics(a.Registry)
 	if err != nil {
 		return err
 	}
 
-	counts, err := fleet.NewMetrics(a.Registry)
+	fleetMetrics, err := fleet.NewMetrics(a.Registry)
 	if err != nil {
 		return err
 	}
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(name string) *step.Reconciler {
-		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
+	newRunner := func(name string) *step.Reconciler {
+		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: stepMetrics, Recorder: recorder}
 	}
 
 	dialer := ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls})
@@ -90,8 +90,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	for _, kind := range kinds {
 		r := &machine.Reconciler{
 			Kind: kind, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
-			Runner: runner(strings.ToLower(kind.Name())), Recorder: recorder, Clock: a.Clock,
-			WorkerPool: pool, Metrics: pushes, Settings: settings, Keeper: keeper,
+			Runner: newRunner(strings.ToLower(kind.Name())), Recorder: recorder, Clock: a.Clock,
+			WorkerPool: pool, Metrics: pushMetrics, Settings: settings, Keeper: keeper,
 		}
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err
@@ -99,8 +99,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	fleets := &fleet.Reconciler{
-		Kinds: kinds, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Runner: runner("hostfleet"), Recorder: recorder,
-		Clock: a.Clock, Metrics: counts, Policy: a.Policy(),
+		Kinds: kinds, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Runner: newRunner("hostfleet"), Recorder: recorder,
+		Clock: a.Clock, Metrics: fleetMetrics, Policy: a.Policy(),
 	}
 
 	return fleets.SetupWithManager(mgr)
@@ -114,8 +114,8 @@ func (a *Area) Policy() drift.Policy {
 	}
 }
 
-// Kinds returns all kinds of hosts, each with its part of the configuration. The reader live must
-// read from the API server, not from a cache. To add a kind, only this function has to change.
+// Kinds returns all kinds of hosts, each with its part of the configuration. apiReader must read from
+// the API server, not from a cache. To add a kind, only this function has to change.
 func (a *Area) Kinds(apiReader client.Reader) ([]machine.Kind, error) {
 	linuxFleet, err := linux.Load(a.Config.Linux)
 	if err != nil {

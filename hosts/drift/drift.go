@@ -78,19 +78,25 @@ func IsOlder(current, target string) bool {
 	return err == nil && a.LessThan(b)
 }
 
-// IsAtLeast returns true if the current version is the target or later, or if the target is empty.
-// It returns false if the current version can't be parsed.
+// IsAtLeast returns true if the current version is the target or later, or if the target is empty or
+// can't be parsed. Otherwise, it returns false if the current version can't be parsed.
 func IsAtLeast(current, target string) bool {
+	if target == "" {
+		return true
+	}
+
 	_, err := version.ParseGeneric(current)
 
-	return target == "" || err == nil && !IsOlder(current, target)
+	return err == nil && !IsOlder(current, target)
 }
 
 // Policy limits the attempts at a host and sets the back-off between them.
 type Policy struct {
-	// MaxAttempts and MaxBootstrapAttempts are how many times a host may refuse one configuration,
-	// and its first boot, before it fails terminally.
-	MaxAttempts, MaxBootstrapAttempts int
+	// MaxAttempts is how many times a host may refuse one configuration before it fails terminally.
+	MaxAttempts int
+	// MaxBootstrapAttempts is how many times a host may refuse its first boot before it fails
+	// terminally.
+	MaxBootstrapAttempts int
 	// BaseBackoff is the back-off after the first failure. Each further failure doubles it, up to MaxBackoff.
 	BaseBackoff, MaxBackoff time.Duration
 }
@@ -99,7 +105,7 @@ type Policy struct {
 func (p Policy) Backoff(failures int) time.Duration {
 	wait := p.BaseBackoff
 	for range failures - 1 {
-		if wait *= 2; wait >= p.MaxBackoff || wait <= 0 {
+		if wait *= 2; wait >= p.MaxBackoff || wait <= 0 { // a negative wait is an overflow
 			return p.MaxBackoff
 		}
 	}
@@ -123,16 +129,16 @@ type Decision struct {
 
 // Decide returns the action that a host needs, given its status and its desired state.
 //
-// A host without a recorded hash drifts once. Without a desired hash, no host drifts. A host that
+// A host without a recorded hash has drifted. Without a desired hash, no host has drifted. A host that
 // has failed terminally stays so until somebody clears its failureReason, or until the desired
 // configuration differs from the one that it refused. If the failure was not caused by a
 // configuration, only clearing failureReason ends it.
 func Decide(host *v1alpha1.HostStatus, desired Desired, policy Policy, now time.Time) Decision {
 	nextAction := desiredAction(host, desired)
-	isNewTarget := desired.Hash != "" && host.FailedHostConfigHash != desired.Target()
+	differsFromRefused := desired.Hash != "" && host.FailedHostConfigHash != desired.Target()
 
 	d := Decision{Action: nextAction, NextAction: nextAction}
-	if !isNewTarget {
+	if !differsFromRefused {
 		d.Attempts = int(host.UpdateAttempts)
 	}
 
@@ -143,7 +149,7 @@ func Decide(host *v1alpha1.HostStatus, desired Desired, policy Policy, now time.
 	}
 
 	if host.FailureReason != "" {
-		if !isNewTarget || !isFixedByNewConfig(host.FailureReason) {
+		if !differsFromRefused || !isFixedByNewConfig(host.FailureReason) {
 			d.Action = Terminal
 
 			return d

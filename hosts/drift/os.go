@@ -41,7 +41,8 @@ type OSUpdateStatus struct {
 	Reason, Message string
 }
 
-// applyOSUpdateStatus records the state of an update in the host's status. A host that is
+// applyOSUpdateStatus records the state of an update in the host's status. It returns the given verdict,
+// or Refused if the contact succeeded and the host reported that the update failed. A host that is
 // unreachable may be restarting, so an unreachable host never ends the update. Only the update's
 // timeouts do.
 func applyOSUpdateStatus(host *v1alpha1.HostStatus, out Outcome, verdict Verdict, contactTime metav1.Time) Verdict {
@@ -91,6 +92,7 @@ func applyOSUpdateStatus(host *v1alpha1.HostStatus, out Outcome, verdict Verdict
 	return verdict
 }
 
+// endOSUpdate records that the update has ended. An empty reason means that it succeeded.
 func endOSUpdate(host *v1alpha1.HostStatus, contactTime metav1.Time, reason, message string) {
 	host.OSUpdate.EndedAt, host.OSUpdate.Reason, host.OSUpdate.Message = &contactTime, reason, message
 }
@@ -120,7 +122,8 @@ func FinishOSUpdate(host *v1alpha1.HostStatus, policy Policy) Verdict {
 	return verdict
 }
 
-// isOSRefusal returns true if the host itself reported the error.
+// isOSRefusal returns true if a step of an update ran on the host and failed there. Other errors, such as
+// a lost connection, say nothing about the update.
 func isOSRefusal(err error) bool {
 	kind := ssh.KindOf(err)
 

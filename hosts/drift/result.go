@@ -90,8 +90,8 @@ func verdictOf(out Outcome) Verdict {
 	}
 }
 
-// ApplyResult records the outcome of a job in the host's status. It is pure and deterministic, so a
-// reconcile may repeat it on the old status after a failed write.
+// ApplyResult records the outcome of a job in the host's status, and returns the verdict on the outcome. It is
+// pure and deterministic, so a reconcile may repeat it on the old status after a failed write.
 func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict {
 	contactTime := metav1.NewTime(out.Time).Rfc3339Copy()
 	verdict := verdictOf(out)

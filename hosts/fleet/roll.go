@@ -21,7 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// rollOut grants permits, and writes them and how far the rollout of the fleet's configuration is to the status.
+// rollOut decides which hosts may be pushed to now. It writes their permits and the progress of the rollout to
+// the fleet's status.
 func rollOut(ctx context.Context, s *scope) step.Result {
 	objects, err := machine.List(ctx, s.Client, s.kind, s.fleet.Namespace, s.fleet.Name)
 	if err != nil {
@@ -73,8 +74,8 @@ func rollOut(ctx context.Context, s *scope) step.Result {
 	return result
 }
 
-// newResult returns the result of the rollout step. The result is requeued when the rollout can continue,
-// or after requeueAfter if that is earlier and not 0. It also carries the condition RolloutStopped.
+// newResult returns the result of the rollout step, with the condition RolloutStopped. The result requeues the
+// fleet when the rollout can continue, or after requeueAfter if that is sooner. A requeueAfter of 0 means never.
 func newResult(next rollout.State, report rollout.Report, now time.Time, requeueAfter time.Duration) step.Result {
 	delay := requeueAfter
 	if !report.Next.IsZero() && (requeueAfter == 0 || report.Next.Sub(now) < requeueAfter) {
@@ -122,7 +123,7 @@ func newRolloutHost(obj machine.Object, desired drift.Desired, policy drift.Poli
 		Unreachable: status.UnreachableSince != nil,
 		// A first boot has no permit, so it is not a push of the rollout.
 		Pushing:    status.Push != nil && status.Push.Permit != 0,
-		LastPermit: status.LastPermit, Leaving: !obj.GetDeletionTimestamp().IsZero(),
+		LastPermit: status.LastPermit, Deleting: !obj.GetDeletionTimestamp().IsZero(),
 	}
 
 	// The target counts as applied once the host has both the configuration and the version.
@@ -141,12 +142,12 @@ func newRolloutHost(obj machine.Object, desired drift.Desired, policy drift.Poli
 	return out
 }
 
-// newRolloutPolicy converts the spec to a policy. hosts is the number of hosts, for a maxUnavailable in
+// newRolloutPolicy converts the spec to a policy. hostCount is the number of hosts, for a maxUnavailable in
 // percent.
-func newRolloutPolicy(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
+func newRolloutPolicy(spec *v1alpha1.HostFleetSpec, hostCount int) rollout.Policy {
 	r := spec.Rollout
 	out := rollout.Policy{
-		MaxUnavailable: resolveMaxUnavailable(r.MaxUnavailable, hosts), Canary: 1,
+		MaxUnavailable: resolveMaxUnavailable(r.MaxUnavailable, hostCount), Canary: 1,
 		Threshold: int(r.FailureThreshold), Paused: spec.Paused,
 	}
 
@@ -171,14 +172,14 @@ func newRolloutPolicy(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
 	return out
 }
 
-// resolveMaxUnavailable returns the number of hosts that value, a number or a percentage, stands
-// for. It rounds down and returns at least 1. Without a value it returns 1.
-func resolveMaxUnavailable(value *intstr.IntOrString, hosts int) int {
+// resolveMaxUnavailable converts a maxUnavailable, which may be a percentage, to a number of hosts. It
+// rounds down and returns at least 1. Without a value it returns 1.
+func resolveMaxUnavailable(value *intstr.IntOrString, hostCount int) int {
 	if value == nil {
 		return 1
 	}
 
-	n, err := intstr.GetScaledValueFromIntOrPercent(value, hosts, false)
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, hostCount, false)
 	if err != nil {
 		return 1 // cannot happen: the CRD's schema rejects other texts
 	}
@@ -187,9 +188,9 @@ func resolveMaxUnavailable(value *intstr.IntOrString, hosts int) int {
 }
 
 func newRolloutState(status *v1alpha1.HostFleetStatus) rollout.State {
-	has := drift.Desired{Hash: status.HostConfigHash, OSVersion: status.MacOSVersion}
+	recorded := drift.Desired{Hash: status.HostConfigHash, OSVersion: status.MacOSVersion}
 	out := rollout.State{
-		Hash: has.Target(), LastPermit: status.LastPermit,
+		Hash: recorded.Target(), LastPermit: status.LastPermit,
 		StoppedHash: status.StoppedHash, StoppedReason: status.StoppedReason,
 	}
 

@@ -35,12 +35,14 @@ const (
 // replica is the view of a host that decideScaling needs.
 type replica struct {
 	name string
-	// createdByFleet is true if the fleet created the host. deleting is true if the host is being
-	// deleted.
-	createdByFleet, deleting bool
-	// booted is true if the host has had its first boot. ready is true if it can run machines.
-	booted, ready bool
-	created       time.Time
+	// isCreatedByFleet is true if the fleet created the host, and not a person.
+	isCreatedByFleet bool
+	isDeleting       bool
+	// hasBooted is true if the host has had its first boot.
+	hasBooted bool
+	// isReady is true if the host can run machines.
+	isReady bool
+	created time.Time
 }
 
 // scaling is the next step towards the desired number of hosts.
@@ -67,7 +69,7 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 	)
 
 	for _, r := range replicas {
-		if r.deleting {
+		if r.isDeleting {
 			deleting++
 
 			continue
@@ -75,11 +77,11 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 
 		current++
 
-		if !r.booted {
+		if !r.hasBooted {
 			booting++
 		}
 
-		if r.createdByFleet {
+		if r.isCreatedByFleet {
 			owned = append(owned, r)
 
 			if r.created.After(lastCreated) {
@@ -88,27 +90,27 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 		}
 	}
 
-	counts := fmt.Sprintf("%s, want %d", english.Plural(current, "host", ""), desiredHosts)
-	remaining := lastCreated.Add(orderInterval).Sub(now)
+	summary := fmt.Sprintf("%s, want %d", english.Plural(current, "host", ""), desiredHosts)
+	orderDelay := lastCreated.Add(orderInterval).Sub(now)
 
 	switch {
 	case current == desiredHosts:
-		return scaling{isMet: true, reason: "Met", message: counts}
+		return scaling{isMet: true, reason: "Met", message: summary}
 	case current < desiredHosts && booting >= maxBooting:
-		return scaling{reason: "HostsBooting", message: fmt.Sprintf("%s: %d wait for their first boot", counts, booting)}
-	case current < desiredHosts && remaining > 0:
-		return scaling{reason: "ScalingUp", message: counts, requeueAfter: remaining}
+		return scaling{reason: "HostsBooting", message: fmt.Sprintf("%s: %d wait for their first boot", summary, booting)}
+	case current < desiredHosts && orderDelay > 0:
+		return scaling{reason: "ScalingUp", message: summary, requeueAfter: orderDelay}
 	case current < desiredHosts:
-		return scaling{shouldCreate: true, reason: "ScalingUp", message: counts, requeueAfter: orderInterval}
+		return scaling{shouldCreate: true, reason: "ScalingUp", message: summary, requeueAfter: orderInterval}
 	case len(owned) == 0:
 		return scaling{
 			reason:  "HostsCreatedManually",
-			message: counts + ": the fleet deletes only hosts that it created: delete the surplus hosts yourself",
+			message: summary + ": the fleet deletes only hosts that it created: delete the surplus hosts yourself",
 		}
 	case deleting >= maxUnavailable:
-		return scaling{reason: "DeletingHosts", message: fmt.Sprintf("%s: %d are being deleted", counts, deleting)}
+		return scaling{reason: "DeletingHosts", message: fmt.Sprintf("%s: %d are being deleted", summary, deleting)}
 	default:
-		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "ScalingDown", message: counts}
+		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "ScalingDown", message: summary}
 	}
 }
 
@@ -117,9 +119,9 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 func compareForDeletion(a, b replica) int {
 	rank := func(r replica) int {
 		switch {
-		case !r.booted:
+		case !r.hasBooted:
 			return 0
-		case !r.ready:
+		case !r.isReady:
 			return 1
 		default:
 			return 2
@@ -141,14 +143,14 @@ func scale(ctx context.Context, s *scope) step.Result {
 	replicas := make([]replica, 0, len(hosts))
 	for name, host := range hosts {
 		replicas = append(replicas, replica{
-			name: name, createdByFleet: host.GetAnnotations()[v1alpha1.AnnotationMadeByFleet] == s.fleet.Name,
-			deleting: !host.GetDeletionTimestamp().IsZero(), booted: host.Host().Bootstrapped, ready: host.Host().Ready,
+			name: name, isCreatedByFleet: host.GetAnnotations()[v1alpha1.AnnotationMadeByFleet] == s.fleet.Name,
+			isDeleting: !host.GetDeletionTimestamp().IsZero(), hasBooted: host.Host().Bootstrapped, isReady: host.Host().Ready,
 			created: host.GetCreationTimestamp().Time,
 		})
 	}
 
-	limit := resolveMaxUnavailable(s.fleet.Spec.Rollout.MaxUnavailable, len(replicas))
-	next := decideScaling(replicas, int(*s.fleet.Spec.Replicas), limit, s.Clock.Now())
+	maxUnavailable := resolveMaxUnavailable(s.fleet.Spec.Rollout.MaxUnavailable, len(replicas))
+	next := decideScaling(replicas, int(*s.fleet.Spec.Replicas), maxUnavailable, s.Clock.Now())
 	if s.fleet.Spec.Paused && !next.isMet {
 		next = scaling{reason: "Paused", message: next.message}
 	}
@@ -190,9 +192,9 @@ func scale(ctx context.Context, s *scope) step.Result {
 // hasChanged returns true if the fleet differs from the cached object of this reconcile. Scaling by
 // a stale number is expensive: an order costs a day's rent, and a deleted host is wiped.
 func (s *scope) hasChanged(ctx context.Context) (bool, error) {
-	now := &v1alpha1.HostFleet{}
+	latest := &v1alpha1.HostFleet{}
 
-	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.fleet), now)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.fleet), latest)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -202,7 +204,7 @@ func (s *scope) hasChanged(ctx context.Context) (bool, error) {
 	}
 
 	// A deletion increments the generation, too.
-	return now.UID != s.fleet.UID || now.Generation != s.fleet.Generation, nil
+	return latest.UID != s.fleet.UID || latest.Generation != s.fleet.Generation, nil
 }
 
 // listHosts returns the fleet's hosts by name, and the names of all hosts of its kind in the
@@ -231,8 +233,9 @@ func (s *scope) listHosts(ctx context.Context) (hosts map[string]machine.Object,
 	return hosts, usedNames, nil
 }
 
-// createHost creates a host like the template host. The name is the first unused one, so a create
-// whose response was lost is not repeated under another name.
+// createHost creates a host like the template host. It returns next, with another reason, message and
+// requeueAfter if the host can't be created. The name is the first unused one, so a create whose response
+// was lost is not repeated under another name.
 func (s *scope) createHost(
 	ctx context.Context, template machine.Object, usedNames map[string]bool, next scaling,
 ) (scaling, error) {
@@ -276,7 +279,7 @@ func (s *scope) createHost(
 	case apierrors.IsAlreadyExists(err):
 		return next, nil // created by an earlier attempt: the next reconcile lists it
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		// A quota or an admission policy can change, and no event tells.
+		// A quota or an admission policy can change without an event for the fleet, so try again.
 		next.reason, next.requeueAfter = "HostRefused", refusedRetry
 		next.message = fmt.Sprintf("%s: create host %s: %v", next.message, host.GetName(), err)
 

@@ -57,7 +57,7 @@ func TestDecideReplicas(t *testing.T) {
 
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	host := func(name string, made, booted, well bool, age time.Duration) replica {
-		return replica{name: name, createdByFleet: made, booted: booted, ready: well, created: now.Add(-age)}
+		return replica{name: name, isCreatedByFleet: made, hasBooted: booted, isReady: well, created: now.Add(-age)}
 	}
 	byHand := host("by-hand", false, true, true, time.Hour)
 	old, young := host("old", true, true, true, 2*time.Hour), host("young", true, true, true, time.Hour)

@@ -186,8 +186,8 @@ func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) {
 	return linuxplan.NewCredentialRemoval(), true
 }
 
-// ReleaseSecrets returns the Secret with the SSH key, with which the credential is removed from the host.
-func (k *Kind) ReleaseSecrets(host machine.Object, hasCredential bool) []string {
+// SecretsForRelease returns the Secret with the SSH key, with which the credential is removed from the host.
+func (k *Kind) SecretsForRelease(host machine.Object, hasCredential bool) []string {
 	if !hasCredential {
 		return nil
 	}

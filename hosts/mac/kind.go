@@ -242,39 +242,37 @@ func (k *Kind) RecordPush(host machine.Object) {
 
 // newClient returns a Scaleway client with the machine's API key.
 func (k *Kind) newClient(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (*scaleway.Client, error) {
-	var destination credential.Destination
-
-	read := func(key string) (log.Secret, error) {
+	read := func(key string, destination credential.Destination) (log.Secret, error) {
 		return k.Secrets.Secret(ctx, mac.Namespace,
 			v1alpha1.LocalSecretKeySelector{Name: mac.Spec.CredentialsSecretRef.Name, Key: key}, destination)
 	}
 
-	endpoint, err := read(v1alpha1.ScalewayAPIURL)
+	endpoint, err := read(v1alpha1.ScalewayAPIURL, credential.Destination{})
 	if err != nil && errclass.ClassOf(err) != errclass.Configuration { // the key is optional
 		return nil, err
 	}
 
 	// The author of the Secret chose the endpoint in it, so the endpoint is an allowed destination
 	// of the key.
-	destination = credential.DestinationOfURL(cmp.Or(endpoint.Reveal(), scaleway.Endpoint))
+	destination := credential.DestinationOfURL(cmp.Or(endpoint.Reveal(), scaleway.Endpoint))
 
-	access, err := read(v1alpha1.ScalewayAccessKey)
+	accessKey, err := read(v1alpha1.ScalewayAccessKey, destination)
 	if err != nil {
 		return nil, err
 	}
 
-	secret, err := read(v1alpha1.ScalewaySecretKey)
+	secretKey, err := read(v1alpha1.ScalewaySecretKey, destination)
 	if err != nil {
 		return nil, err
 	}
 
-	project, err := read(v1alpha1.ScalewayProjectID)
+	projectID, err := read(v1alpha1.ScalewayProjectID, destination)
 	if err != nil {
 		return nil, err
 	}
 
 	api, err := scaleway.New(scaleway.Config{
-		AccessKey: access.Reveal(), SecretKey: secret, ProjectID: project.Reveal(), Endpoint: endpoint.Reveal(),
+		AccessKey: accessKey.Reveal(), SecretKey: secretKey, ProjectID: projectID.Reveal(), Endpoint: endpoint.Reveal(),
 		Zone: mac.Spec.Zone, Network: k.Egress.Transport(), Transport: k.Transport, Clock: k.Clock,
 	})
 	if err != nil {

@@ -102,7 +102,7 @@ func (k *Kind) acquire(ctx context.Context, api *scaleway.Client, mac *v1alpha1.
 // orderServer orders a server. It orders none if a server with the machine's name exists, or if an
 // earlier order may still create one.
 func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
-	server, found, err := k.findServer(ctx, api, mac)
+	server, found, err := k.findOrTakeOverServer(ctx, api, mac)
 	if err != nil {
 		return resultForError(err)
 	}
@@ -115,7 +115,7 @@ func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alp
 		return result
 	}
 
-	forgetHost(mac)
+	clearHostStatus(mac)
 
 	if orderedAt := mac.Status.OrderedAt; orderedAt != nil {
 		if remaining := orderWait - k.Clock.Since(orderedAt.Time); remaining > 0 {
@@ -168,7 +168,9 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 	k.adoptLock.Lock()
 	defer k.adoptLock.Unlock()
 
-	switch _, found, err := k.findServer(ctx, api, mac); { // a restored machine renames its server
+	// If the machine was restored, this renames its server, so that the list below has the server under
+	// the name of the machine.
+	switch _, found, err := k.findOrTakeOverServer(ctx, api, mac); {
 	case err != nil:
 		return resultForError(err)
 	case !found:
@@ -207,7 +209,7 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 
 	switch {
 	case servers[i].Name != serverName(mac):
-		forgetHost(mac)
+		clearHostStatus(mac)
 
 		mac.Status.PoolName = servers[i].Name
 	case mac.Status.PoolName == "": // adopted before, but the record in the status was lost

@@ -31,9 +31,9 @@ func (k *Kind) Marks(host machine.Object) machine.Marks {
 	return out
 }
 
-// ReadBack prepares a machine whose status was lost. It sets OrderedAt, so that the machine looks for its
-// server, and for a server that it may have just ordered, before it orders or releases one. Neither the age of
-// the machine nor the clock shows that it has no server.
+// ReadBack restores what it can of a status that was lost. The machine may have a server, or may have ordered
+// one just now, and nothing shows that it has not. So ReadBack sets OrderedAt: with it, the operator looks for
+// such a server before it orders or releases one.
 func (k *Kind) ReadBack(host machine.Object) {
 	mac := macOf(host)
 
@@ -52,12 +52,12 @@ func formerServerName(mac *v1alpha1.ScalewayAppleSiliconMachine) string {
 	return marked
 }
 
-// findServer returns the server with the machine's name. If there is none, it returns the server of the earlier
+// findOrTakeOverServer returns the server with the machine's name. If there is none, it returns the server of the earlier
 // object that the machine was restored from, and renames that server.
-func (k *Kind) findServer(
+func (k *Kind) findOrTakeOverServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
-) (scaleway.Server, bool, error) {
-	server, found, err := api.Find(ctx, serverName(mac))
+) (server scaleway.Server, found bool, err error) {
+	server, found, err = api.Find(ctx, serverName(mac))
 	if err != nil || found {
 		return server, found, err
 	}
@@ -67,7 +67,7 @@ func (k *Kind) findServer(
 		return server, false, nil
 	}
 
-	if isUsed, err := k.isServerOfOther(ctx, former); err != nil || isUsed {
+	if isUsed, err := k.isServerOfExistingMachine(ctx, former); err != nil || isUsed {
 		return server, false, err
 	}
 
@@ -104,7 +104,7 @@ func (k *Kind) checkPreviousServer(
 			continue
 		}
 
-		isUsed, err := k.isServerOfOther(ctx, server.Name)
+		isUsed, err := k.isServerOfExistingMachine(ctx, server.Name)
 		if err != nil {
 			return step.Fail(err)
 		}
@@ -120,9 +120,9 @@ func (k *Kind) checkPreviousServer(
 	return step.Done()
 }
 
-// isServerOfOther returns whether a server's name is that of an existing machine. This is the case if a
+// isServerOfExistingMachine returns whether a server's name is that of an existing machine. This is the case if a
 // person has copied the annotations of that machine.
-func (k *Kind) isServerOfOther(ctx context.Context, name string) (bool, error) {
+func (k *Kind) isServerOfExistingMachine(ctx context.Context, name string) (bool, error) {
 	var machines v1alpha1.ScalewayAppleSiliconMachineList
 	if err := k.APIReader.List(ctx, &machines); err != nil {
 		return false, fmt.Errorf("list machines: %w", err)
@@ -137,8 +137,8 @@ func (k *Kind) isServerOfOther(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// forgetHost drops what the status says about the machine's earlier server.
-func forgetHost(mac *v1alpha1.ScalewayAppleSiliconMachine) {
+// clearHostStatus removes from the status what was recorded about the machine's earlier server.
+func clearHostStatus(mac *v1alpha1.ScalewayAppleSiliconMachine) {
 	mac.Status.SSHHostKey, mac.Status.Bootstrapped, mac.Status.HostConfigHash, mac.Status.Parts = "", false, "", nil
 
 	if mac.Status.FailureReason == v1alpha1.FailureHostKeyLost {

@@ -37,8 +37,12 @@ func (k *Kind) BeforeBoot(ctx context.Context, host machine.Object) step.Result 
 		return resultForError(err)
 	}
 
-	if result := checkUsable(server); !result.IsDone() || mac.Status.BootstrapRebootIssued {
+	if result := checkUsable(server); !result.IsDone() {
 		return result
+	}
+
+	if mac.Status.BootstrapRebootIssued {
+		return step.Done()
 	}
 
 	if err := api.Reboot(ctx, server.ID); err != nil {
@@ -82,8 +86,8 @@ func (k *Kind) releaseRefusedServer(
 // RenderCredentialRemoval returns false, because Release wipes the server.
 func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
 
-// ReleaseSecrets returns the Secret with the API key.
-func (k *Kind) ReleaseSecrets(host machine.Object, _ bool) []string {
+// SecretsForRelease returns the Secret with the API key.
+func (k *Kind) SecretsForRelease(host machine.Object, _ bool) []string {
 	return []string{macOf(host).Spec.CredentialsSecretRef.Name}
 }
 
@@ -108,8 +112,8 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 	return k.releaseServer(ctx, api, mac)
 }
 
-// explainLostKey returns the error of newClient with what a person can do if nobody can create the Secret again, because
-// the namespace is being deleted.
+// explainLostKey adds advice to an error of newClient. In a namespace that is being deleted, nobody can create a
+// missing Secret again. The advice says how a person can release the server without the Secret.
 func explainLostKey(mac *v1alpha1.ScalewayAppleSiliconMachine, err error) error {
 	reason := errclass.ReasonOf(err, "")
 	if reason != credential.ReasonSecretNotFound && reason != credential.ReasonSecretForbidden {
@@ -148,7 +152,7 @@ func explainLostKey(mac *v1alpha1.ScalewayAppleSiliconMachine, err error) error 
 func (k *Kind) releaseOrderedServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {
-	server, found, err := k.findServer(ctx, api, mac)
+	server, found, err := k.findOrTakeOverServer(ctx, api, mac)
 	if err != nil {
 		return resultForError(err)
 	}
@@ -184,12 +188,17 @@ func (k *Kind) releaseServer(ctx context.Context, api *scaleway.Client, mac *v1a
 		return clearServer(mac)
 	case err != nil:
 		return resultForError(err)
-	case server.DeletionScheduled,
-		mac.Status.PoolName != "" && server.Name != mac.Status.PoolName && server.Name != serverName(mac):
-		return clearServer(mac) // scheduled for deletion, or adopted by another machine
 	}
 
-	if mac.Status.PoolName == "" && !k.Clock.Now().Before(server.DeletableAt) {
+	isFromPool := mac.Status.PoolName != ""
+	isAdoptedByOther := isFromPool && server.Name != mac.Status.PoolName && server.Name != serverName(mac)
+
+	if server.DeletionScheduled || isAdoptedByOther {
+		return clearServer(mac)
+	}
+
+	isRentalOver := !k.Clock.Now().Before(server.DeletableAt)
+	if !isFromPool && isRentalOver {
 		if err := api.Delete(ctx, server.ID); err != nil && !scaleway.IsKind(err, scaleway.NotFound) {
 			return resultForServer(err, server)
 		}

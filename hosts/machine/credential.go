@@ -28,11 +28,11 @@ const (
 	// placeholderText replaces the credential in plans that do not push it.
 	placeholderText = "(left out)"
 	// removalTimeout limits how long the release of a host waits for the removal of its credential
-	// while the host is unreachable. unableTimeout is the limit if the removal can't even start,
-	// for example because a Secret is missing. In a namespace that is being deleted, the Secret
-	// never comes back.
+	// while the host is unreachable.
 	removalTimeout = 5 * time.Minute
-	unableTimeout  = time.Minute
+	// removalStartTimeout is the limit if the removal can't even start, for example because a Secret is
+	// missing. In a namespace that is being deleted, nobody can create the Secret again.
+	removalStartTimeout = time.Minute
 
 	reasonCurrent              = "Current"
 	reasonRenewing             = "Renewing"
@@ -53,21 +53,23 @@ func needsCredential(s *scope) bool {
 
 // renewalTime returns when to renew a credential: after two thirds of its validity.
 func renewalTime(from, until time.Time) time.Time {
-	const parts, of = 2, 3
+	const numerator, denominator = 2, 3
 
-	return from.Add(until.Sub(from) / of * parts)
+	return from.Add(until.Sub(from) / denominator * numerator)
 }
 
-// renewCredential marks the kubeconfig part as lost if the host has no issued credential, or if its credential
-// must be renewed now. Like every repair, the renewal needs a permit of the fleet but no maintenance window. If
-// the spec names a kubeconfig by then, that kubeconfig replaces the issued credential.
-func renewCredential(_ context.Context, s *scope) step.Result {
-	issued, isIssued := s.status.NodeCredential, needsCredential(s)
+// requestCredentialRenewal marks the kubeconfig part as lost if the host has no issued credential, or if its credential
+// must be renewed now. A later step repairs the part, and so renews the credential. Like every repair, this needs
+// a permit of the fleet but no maintenance window. If the spec names a kubeconfig now, that kubeconfig replaces
+// the issued credential.
+func requestCredentialRenewal(_ context.Context, s *scope) step.Result {
+	issued, needsIssued := s.status.NodeCredential, needsCredential(s)
+	isReplacedBySpec := issued != nil && s.Kind.HasKubeconfig(s.obj)
 
 	switch {
-	case !s.status.Bootstrapped, !isIssued && (issued == nil || !s.Kind.HasKubeconfig(s.obj)):
+	case !s.status.Bootstrapped, !needsIssued && !isReplacedBySpec:
 		return step.Done()
-	case isIssued && issued != nil && s.renewalDelay() > 0:
+	case needsIssued && issued != nil && s.renewalDelay() > 0:
 		return step.Done().WithCondition(v1alpha1.ConditionNodeCredentialCurrent, metav1.ConditionTrue, reasonCurrent,
 			"the credential is valid until "+issued.Until.UTC().Format(time.RFC3339))
 	}
@@ -114,7 +116,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 
 	data, err := s.readFleetKubeconfig(ctx)
 	if err != nil {
-		return s.recordCannotStart(err, *work)
+		return s.recordStartFailure(err, *work)
 	}
 
 	if pending == nil || pending.Credential != nil && isOutdated(pending.Credential, data, now) {
@@ -130,7 +132,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 			s.pendingCredentials.set(name, nil) // do not repeat a refused request
 		}
 
-		return s.recordCannotStart(err, *work)
+		return s.recordStartFailure(err, *work)
 	}
 
 	if pending.Credential == nil {
@@ -144,7 +146,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	}
 
 	if work.plan, err = s.Kind.RenderPlan(ctx, s.Secrets, s.obj, access); err != nil {
-		return s.recordCannotStart(err, *work)
+		return s.recordStartFailure(err, *work)
 	}
 
 	return step.Done()
@@ -172,9 +174,9 @@ func (s *scope) readFleetKubeconfig(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// isClusterChanged returns true if the fleet's kubeconfig has another server or CA than the credential of the host. It
+// hasClusterChanged returns true if the fleet's kubeconfig has another server or CA than the credential of the host. It
 // returns false if this is unknown: the next renewal reports a Secret that cannot be read.
-func (s *scope) isClusterChanged(ctx context.Context) bool {
+func (s *scope) hasClusterChanged(ctx context.Context) bool {
 	issued := s.status.NodeCredential
 	if issued == nil || issued.Cluster == "" || !needsCredential(s) {
 		return false
@@ -237,13 +239,13 @@ func removeCredential(ctx context.Context, s *scope) step.Result {
 	}
 
 	timeout := removalTimeout
-	if s.status.ContactAttempts > 0 && s.status.UnreachableSince == nil {
-		timeout = unableTimeout
+	if s.status.ContactAttempts > 0 && s.status.UnreachableSince == nil { // the removal could not start
+		timeout = removalStartTimeout
 	}
 
 	remaining := timeout - now.Sub(issued.RemovalStartedAt.Time)
 	if remaining <= 0 {
-		return s.reportCredentialLeft()
+		return s.reportCredentialNotRemoved()
 	}
 
 	if wait := s.contactDelay(); wait > 0 {
@@ -265,7 +267,8 @@ func removeCredential(ctx context.Context, s *scope) step.Result {
 // removalInterval is when to check the removal again if nothing enqueues the host.
 const removalInterval = 10 * time.Second
 
-func (s *scope) reportCredentialLeft() step.Result {
+// reportCredentialNotRemoved ends the step although the host keeps its credential, and emits one event about it.
+func (s *scope) reportCredentialNotRemoved() step.Result {
 	message := fmt.Sprintf("the host keeps the credential of Node %s, valid until %s, because the removal failed: %s",
 		s.obj.GetName(), s.status.NodeCredential.Until.UTC().Format(time.RFC3339), s.status.ContactMessage)
 

@@ -56,9 +56,9 @@ type Catalog interface {
 type Contents interface {
 	// Access returns how the host is reached. Errors have a class (kit/errclass).
 	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
-	// ReleaseSecrets returns the names of the Secrets without which the host can't be released. hasCredential is
+	// SecretsForRelease returns the names of the Secrets without which the host can't be released. hasCredential is
 	// whether the host has, or gets, a credential that the operator issues.
-	ReleaseSecrets(host Object, hasCredential bool) []string
+	SecretsForRelease(host Object, hasCredential bool) []string
 	// HasKubeconfig returns true if the host's spec names the kubeconfig with which the host joins
 	// its cluster.
 	HasKubeconfig(host Object) bool
@@ -79,10 +79,11 @@ type Lifecycle interface {
 	// boots that the host has refused. If the result is not done, the first boot does not start.
 	// BeforeBoot may reset the count for a machine that was wiped.
 	BeforeBoot(ctx context.Context, host Object) step.Result
-	// Marks returns the annotations with which the kind's facts survive the loss of a host's status.
+	// Marks returns the annotations that repeat the parts of a host's status that only this kind knows, so
+	// that a backup without statuses contains them.
 	Marks(host Object) Marks
-	// ReadBack reads the kind's facts back from the annotations. It is called before Provision or Release
-	// for a host whose status was lost.
+	// ReadBack restores these parts of the status from the annotations. It is called before Provision or
+	// Release for a host whose status was lost.
 	ReadBack(host Object)
 	// RecordPush is called after a successful push, before the status is written.
 	RecordPush(host Object)

@@ -19,12 +19,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Marks are annotations that survive the loss of a host's status. An empty value removes an annotation.
+// Marks are annotations of a host that repeat parts of its status. A backup without statuses contains them. An
+// empty value removes an annotation.
 type Marks map[string]string
 
-// valueOf returns the value of a mark, or an empty string if the mark was written for a host with another name,
+// markValue returns the value of a mark, or an empty string if the mark was written for a host with another name,
 // because a person may have copied the annotations.
-func valueOf(host Object, annotation string) string {
+func markValue(host Object, annotation string) string {
 	name, value, _ := strings.Cut(host.GetAnnotations()[annotation], " ")
 	if name != host.GetName() {
 		return ""
@@ -34,7 +35,7 @@ func valueOf(host Object, annotation string) string {
 }
 
 // newCommonMarks returns the marks that hosts of every kind have. The function Marks of a Kind returns the others.
-// Each value begins with the host's name, which valueOf checks.
+// Each value begins with the host's name, which markValue checks.
 func newCommonMarks(host Object) Marks {
 	out := Marks{
 		v1alpha1.AnnotationSSHHostKey:   "",
@@ -52,10 +53,11 @@ func newCommonMarks(host Object) Marks {
 // backup without its status. It recognizes this by marks or a finalizer without any condition.
 func isStatusLost(host Object, marks Marks) bool {
 	return len(*host.StatusConditions()) == 0 &&
-		(marks.isOn(host) || controllerutil.ContainsFinalizer(host, v1alpha1.FinalizerHost))
+		(marks.isAnyOn(host) || controllerutil.ContainsFinalizer(host, v1alpha1.FinalizerHost))
 }
 
-func (m Marks) isOn(host Object) bool {
+// isAnyOn returns true if the host has at least one of the annotations.
+func (m Marks) isAnyOn(host Object) bool {
 	for annotation := range m {
 		if host.GetAnnotations()[annotation] != "" {
 			return true
@@ -131,17 +133,18 @@ func readBack(_ context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	s.status.SSHHostKey = valueOf(s.obj, v1alpha1.AnnotationSSHHostKey)
-	s.status.Bootstrapped = valueOf(s.obj, v1alpha1.AnnotationBootstrapped) == "true"
+	s.status.SSHHostKey = markValue(s.obj, v1alpha1.AnnotationSSHHostKey)
+	s.status.Bootstrapped = markValue(s.obj, v1alpha1.AnnotationBootstrapped) == "true"
 
-	if !s.marksOf(s.obj).isOn(s.obj) {
+	if !s.marksOf(s.obj).isAnyOn(s.obj) {
 		s.readBackUnmarked()
 	}
 
 	s.Kind.ReadBack(s.obj)
 
 	if s.status.Bootstrapped && needsCredential(s) && !s.obj.GetDeletionTimestamp().IsZero() {
-		now := s.Clock.Now() // the credential on the host is valid until then at the latest
+		// The validity is unknown. The credential was issued before now, so its lifetime ends before this Until.
+		now := s.Clock.Now()
 		s.status.NodeCredential = &v1alpha1.HostNodeCredential{
 			From: metav1.NewTime(now), Until: metav1.NewTime(now.Add(s.fleet.Spec.NodeCredentials.Lifetime.Duration)),
 		}

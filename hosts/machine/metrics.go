@@ -34,15 +34,15 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observe(kind string, done outcome, verdict drift.Verdict) {
+func (m *Metrics) observe(kind string, finished outcome, verdict drift.Verdict) {
 	if m == nil {
 		return
 	}
 
 	// The label what keeps the former values.
-	what := string(done.Action)
+	what := string(finished.Action)
 
-	switch done.Action {
+	switch finished.Action {
 	case drift.Connect:
 		what = "Greet"
 	case drift.RemoveCredential:
@@ -50,5 +50,5 @@ func (m *Metrics) observe(kind string, done outcome, verdict drift.Verdict) {
 	default:
 	}
 
-	m.duration.WithLabelValues(kind, string(done.Action), what, string(verdict)).Observe(done.duration.Seconds())
+	m.duration.WithLabelValues(kind, string(finished.Action), what, string(verdict)).Observe(finished.duration.Seconds())
 }

@@ -102,7 +102,7 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	switch {
 	case update.EndedAt != nil: // it has succeeded or failed: the Node returns to service below
 	case update.Label == "" && remaining > 0: // the label is looked up
-		return s.runOSStep(ctx, OSOffer, remaining)
+		return s.startOSStep(ctx, OSOffer, remaining)
 	case update.Label == "": // the lookup took too long
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonRestartTimedOut,
 			"the host could not be queried for updates: "+s.status.ContactMessage)
@@ -120,9 +120,9 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drain.ReasonTimedOut, update.Drain.Message)
 	case remaining > 0: // the installation runs, or the host restarts
-		return s.runOSStep(ctx, OSInstall, remaining)
+		return s.startOSStep(ctx, OSInstall, remaining)
 	case update.AwaySince == nil: // the installation took too long
-		return s.runOSStep(ctx, OSCancel, 0)
+		return s.startOSStep(ctx, OSCancel, 0)
 	default: // the host has not come back
 		s.failUnreachableAfterRestart()
 	}
@@ -170,7 +170,7 @@ func (s *scope) startOSInstall(ctx context.Context) step.Result {
 		return step.Fail(err)
 	}
 
-	return s.runOSStep(ctx, OSInstall, s.osTimeLeft())
+	return s.startOSStep(ctx, OSInstall, s.osTimeLeft())
 }
 
 // failUnreachableAfterRestart ends the update of a host that was not reachable in time after its restart.
@@ -183,9 +183,9 @@ func (s *scope) failUnreachableAfterRestart() {
 	s.status.UnreachableSince, s.status.ContactAttempts = update.AwaySince, 1
 }
 
-// runOSStep starts a job that runs a step of the update on the host. It waits while another job runs on
+// startOSStep starts a job that runs a step of the update on the host. It waits while another job runs on
 // the host, and for the base back-off after the last contact.
-func (s *scope) runOSStep(ctx context.Context, osStep OSStep, remaining time.Duration) step.Result {
+func (s *scope) startOSStep(ctx context.Context, osStep OSStep, remaining time.Duration) step.Result {
 	update := s.status.OSUpdate
 	if s.runningAction() != "" {
 		return step.Wait(resyncInterval, reasonUpdatingOS, s.osMessage())
@@ -324,7 +324,8 @@ func (p *WorkerPool) runOSStep(ctx context.Context, conn *ssh.Conn, work job, op
 		return
 	}
 
-	out.Result = push.Apply(ctx, conn, work.plan, work.plan.DriftSteps(toRepair...), options) // which probes the parts again
+	// Apply probes the parts again, and sets LostParts.
+	out.Result = push.Apply(ctx, conn, work.plan, work.plan.DriftSteps(toRepair...), options)
 }
 
 // queryOSVersion returns the version of a host's operating system, or drift.UnknownOS if the query

@@ -170,7 +170,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionProvisioned, Run: withPhase(provision)},
 			{Condition: v1alpha1.ConditionHostKeyPinned, Run: withPhase(pinHostKey)}, // before anything is sent to the host
 			{Condition: v1alpha1.ConditionBootstrapped, Run: withPhase(bootstrap)},
-			{Name: "CredentialRenewed", Run: withPhase(renewCredential)},
+			{Name: "CredentialRenewed", Run: withPhase(requestCredentialRenewal)},
 			{Condition: v1alpha1.ConditionConverged, Run: withPhase(converge)},
 			{Condition: v1alpha1.ConditionIntact, Run: withPhase(inspect)},
 			{Name: "NextProbeScheduled", Run: withPhase(scheduleNext)},

@@ -28,7 +28,7 @@ func (s *scope) keepSecrets(ctx context.Context) error {
 
 	// With NodeCredentials, the operator may have issued a credential that the status does not contain yet.
 	mayHaveCredential := s.status.NodeCredential != nil || fleet.Spec.NodeCredentials != nil && !s.Kind.HasKubeconfig(s.obj)
-	names := s.Kind.ReleaseSecrets(s.obj, mayHaveCredential)
+	names := s.Kind.SecretsForRelease(s.obj, mayHaveCredential)
 
 	if fleet.Spec.Drain != nil {
 		names = append(names, fleet.Spec.Drain.KubeconfigSecretRef.Name)
@@ -42,6 +42,7 @@ func (s *scope) keepSecrets(ctx context.Context) error {
 	return s.Keeper.Keep(ctx, s.obj, secrets...)
 }
 
+// reportSecrets reports the error of keepSecrets, which ran before the steps.
 func reportSecrets(_ context.Context, s *scope) step.Result { return keep.Report(s.obj, s.keepError) }
 
 // releaseSecrets releases the Secrets of a host that was released.

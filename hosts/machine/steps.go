@@ -39,12 +39,12 @@ const (
 // collectResult records the result of a finished job in the host's status. It drops the outcome
 // only after the status is saved.
 func collectResult(ctx context.Context, s *scope) step.Result {
-	done := s.WorkerPool.finishedOutcome(s.obj.GetUID())
-	if done == nil {
+	finished := s.WorkerPool.finishedOutcome(s.obj.GetUID())
+	if finished == nil {
 		return step.Done()
 	}
 
-	isCanceled := errors.Is(done.Failure(), context.Canceled)
+	isCanceled := errors.Is(finished.Failure(), context.Canceled)
 	if isCanceled && s.obj.GetDeletionTimestamp().IsZero() {
 		// The operator canceled the job. Its progress is unknown, so it is run again.
 		s.WorkerPool.deleteFinished(s.obj.GetUID())
@@ -52,10 +52,10 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	s.recordCredential(*done)
+	s.recordCredential(*finished)
 
-	verdict := drift.ApplyResult(s.status, done.Outcome, s.Settings.Policy)
-	if verdict == drift.Succeeded && done.Action.IsPush() {
+	verdict := drift.ApplyResult(s.status, finished.Outcome, s.Settings.Policy)
+	if verdict == drift.Succeeded && finished.Action.IsPush() {
 		s.Kind.RecordPush(s.obj)
 	}
 
@@ -66,61 +66,62 @@ func collectResult(ctx context.Context, s *scope) step.Result {
 	}
 
 	s.WorkerPool.deleteFinished(s.obj.GetUID())
-	s.reportOutcome(*done, verdict)
+	s.reportOutcome(*finished, verdict)
 
-	return s.reportAddress(step.Done(), *done)
+	return s.reportAddress(step.Done(), *finished)
 }
 
 // reportAddress reports at which of its addresses a host with fallback addresses was reached.
-func (s *scope) reportAddress(result step.Result, done outcome) step.Result {
+func (s *scope) reportAddress(result step.Result, finished outcome) step.Result {
 	switch {
-	case len(done.target.Fallbacks) == 0:
+	case len(finished.target.Fallbacks) == 0:
 		meta.RemoveStatusCondition(s.obj.StatusConditions(), v1alpha1.ConditionAddressReached)
 
 		return result
-	case done.Address == "":
+	case finished.Address == "":
 		return result
-	case done.Address == done.target.Address:
+	case finished.Address == finished.target.Address:
 		return result.WithCondition(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached",
-			"the host was reached at "+done.Address)
+			"the host was reached at "+finished.Address)
 	default:
 		return result.WithCondition(v1alpha1.ConditionAddressReached, metav1.ConditionFalse, "FallbackInUse",
-			"the host was reached at "+done.Address+" and not at "+done.target.Address)
+			"the host was reached at "+finished.Address+" and not at "+finished.target.Address)
 	}
 }
 
 // recordCredential records which credential is on the host, or that the credential was removed.
-func (s *scope) recordCredential(done outcome) {
+func (s *scope) recordCredential(finished outcome) {
 	switch {
-	case slices.Contains(done.Result.Labels(push.Applied), plan.KubeconfigLabel):
-		s.status.NodeCredential = done.credential
+	case slices.Contains(finished.Result.Labels(push.Applied), plan.KubeconfigLabel):
+		s.status.NodeCredential = finished.credential
 		s.pendingCredentials.set(client.ObjectKeyFromObject(s.obj), nil)
-	case done.Action == drift.RemoveCredential && done.Failure() == nil && s.status.NodeCredential != nil:
-		s.status.NodeCredential.RemovedAt = new(metav1.NewTime(done.Time))
+	case finished.Action == drift.RemoveCredential && finished.Failure() == nil && s.status.NodeCredential != nil:
+		s.status.NodeCredential.RemovedAt = new(metav1.NewTime(finished.Time))
 	}
 }
 
 // reportOutcome emits the event and the metrics of an outcome.
-func (s *scope) reportOutcome(done outcome, verdict drift.Verdict) {
+func (s *scope) reportOutcome(finished outcome, verdict drift.Verdict) {
 	s.Metrics.observe(s.Kind.Name(), done, verdict)
 
-	if !done.Action.IsPush() {
+	if !finished.Action.IsPush() {
 		return
 	}
 
-	applied := done.Result.Labels(push.Applied)
+	applied := finished.Result.Labels(push.Applied)
 
 	if verdict == drift.Succeeded {
-		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(done.Action),
-			"%s: applied %d parts of configuration %.12s: %s", done.Action, len(applied), done.Hash, strings.Join(applied, ", "))
+		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(finished.Action),
+			"%s: applied %d parts of configuration %.12s: %s", finished.Action, len(applied), finished.Hash, strings.Join(applied, ", "))
 
 		return
 	}
 
-	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, "AgentRollFailed", string(done.Action),
-		"%s of configuration %.12s: %s: %v", done.Action, done.Hash, verdict, done.Failure())
+	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, "AgentRollFailed", string(finished.Action),
+		"%s of configuration %.12s: %s: %v", finished.Action, finished.Hash, verdict, finished.Failure())
 }
 
+// findFleet reads the fleet of the host, and stalls if it does not exist or is for another kind of host.
 func findFleet(ctx context.Context, s *scope) step.Result {
 	name := types.NamespacedName{Namespace: s.obj.GetNamespace(), Name: s.Kind.FleetName(s.obj)}
 	fleet := &v1alpha1.HostFleet{}
@@ -318,6 +319,7 @@ func (s *scope) openPermit() *v1alpha1.HostPermit {
 	return nil
 }
 
+// returnPermit records that the host does not use the permit, so that the fleet can grant one to another host.
 func (s *scope) returnPermit(permit *v1alpha1.HostPermit) {
 	if permit != nil {
 		s.status.LastPermit = permit.Number
@@ -355,7 +357,7 @@ func (s *scope) contactMessage() string {
 }
 
 // contactDelay returns the time until the next attempt to reach a host that was unreachable. It
-// returns 0 if the host was reachable.
+// returns 0 if the host was reachable, and less than 0 if the attempt is overdue.
 func (s *scope) contactDelay() time.Duration {
 	if s.status.ContactAttempts == 0 || s.status.LastContactTime == nil {
 		return 0
@@ -394,7 +396,7 @@ func inspect(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if !slices.Contains(s.status.LostParts, plan.KubeconfigLabel) && s.isClusterChanged(ctx) {
+	if !slices.Contains(s.status.LostParts, plan.KubeconfigLabel) && s.hasClusterChanged(ctx) {
 		s.status.LostParts = append(s.status.LostParts, plan.KubeconfigLabel)
 
 		return s.waitForHost(time.Second, reasonClusterChanged,
@@ -404,12 +406,12 @@ func inspect(ctx context.Context, s *scope) step.Result {
 	return s.startJob(ctx, job{action: drift.Probe})
 }
 
-// probeDelay returns the time until the host's next probe. The interval varies by up to 10 % from
-// host to host, so that hosts that were pushed to at the same time are not all probed at the same
-// time.
+// probeDelay returns the time until the host's next probe, and less than 0 if the probe is overdue. The
+// interval varies by up to 10 % from host to host, so that hosts that were pushed to at the same time are
+// not all probed at the same time.
 func (s *scope) probeDelay() time.Duration {
-	if wait := s.contactDelay(); s.status.ContactAttempts > 0 {
-		return wait
+	if s.status.ContactAttempts > 0 {
+		return s.contactDelay()
 	}
 
 	last := s.obj.GetCreationTimestamp()
@@ -452,7 +454,7 @@ func (s *scope) startJob(ctx context.Context, work job) step.Result {
 	}
 
 	if err != nil {
-		return s.recordCannotStart(err, work)
+		return s.recordStartFailure(err, work)
 	}
 
 	s.addOSStep(access, &work)
@@ -516,9 +518,9 @@ func (s *scope) addOSStep(access Access, work *job) {
 	}
 }
 
-// recordCannotStart records that a job could not start, for example because a Secret is missing.
+// recordStartFailure records that a job could not start, for example because a Secret is missing.
 // This does not count as a refusal. The permit is used up, so that another host can get one.
-func (s *scope) recordCannotStart(err error, work job) step.Result {
+func (s *scope) recordStartFailure(err error, work job) step.Result {
 	if work.action == drift.OSUpdate {
 		return s.recordOSStepFailed(err)
 	}

@@ -69,6 +69,7 @@ type WorkerPool struct {
 	running sync.WaitGroup
 }
 
+// entry is the job of a host, from its start until its outcome is saved in the status.
 type entry struct {
 	action drift.Action
 	cancel context.CancelFunc

@@ -63,7 +63,10 @@ type PendingCredential struct {
 	// Credential is the result. It is nil until the cluster has signed the request.
 	Credential *Credential
 
-	node, name   string
+	node string
+	// name of the CertificateSigningRequest.
+	name string
+	// key is the private key, and request the certificate request, both in PEM.
 	key, request []byte
 	requestedAt  time.Time
 }
@@ -87,12 +90,12 @@ func New(node string, now time.Time) (*PendingCredential, error) {
 		return nil, fmt.Errorf("create certificate request of node %s: %w", node, err)
 	}
 
-	const short = 5
+	const suffixBytes = 5
 
 	sum := sha256.Sum256(request)
 
 	return &PendingCredential{
-		node: node, name: "hyperfleet-" + node + "-" + hex.EncodeToString(sum[:short]), requestedAt: now,
+		node: node, name: "hyperfleet-" + node + "-" + hex.EncodeToString(sum[:suffixBytes]), requestedAt: now,
 		key:     pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 		request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}),
 	}, nil
@@ -102,8 +105,8 @@ func New(node string, now time.Time) (*PendingCredential, error) {
 // CertificateSigningRequest, approves it, or reads the signed certificate. If it returns no error and
 // Credential is still nil, call Advance again after one or two seconds. Errors that a person has to fix
 // are of class Configuration.
-func (w *PendingCredential) Advance(ctx context.Context, kubeconfig []byte, lifetime time.Duration, now time.Time) error {
-	if w.Credential != nil {
+func (p *PendingCredential) Advance(ctx context.Context, kubeconfig []byte, lifetime time.Duration, now time.Time) error {
+	if p.Credential != nil {
 		return nil
 	}
 
@@ -118,36 +121,36 @@ func (w *PendingCredential) Advance(ctx context.Context, kubeconfig []byte, life
 	}
 	defer closeClient()
 
-	csr, err := w.ensureRequest(ctx, cluster, lifetime)
+	csr, err := p.ensureRequest(ctx, cluster, lifetime)
 	if err != nil {
 		return err
 	}
 
 	if len(csr.Status.Certificate) > 0 {
-		return w.acceptCertificate(kubeconfig, csr.Status.Certificate)
+		return p.acceptCertificate(kubeconfig, csr.Status.Certificate)
 	}
 
 	if err := checkRefused(csr); err != nil {
 		return err
 	}
 
-	if now.Sub(w.requestedAt) > signTimeout {
+	if now.Sub(p.requestedAt) > signTimeout {
 		return errclass.New(errclass.Configuration, ReasonNotSigned,
-			"certificate signing request %s was not signed in time: the cluster must have a signer for %s", w.name,
+			"certificate signing request %s was not signed in time: the cluster must have a signer for %s", p.name,
 			certificatesv1.KubeAPIServerClientKubeletSignerName)
 	}
 
-	return w.approve(ctx, cluster, csr)
+	return p.approve(ctx, cluster, csr)
 }
 
 // ensureRequest creates the certificate signing request, or reads it if it exists.
-func (w *PendingCredential) ensureRequest(
+func (p *PendingCredential) ensureRequest(
 	ctx context.Context, cluster client.Client, lifetime time.Duration,
 ) (*certificatesv1.CertificateSigningRequest, error) {
 	csr := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		ObjectMeta: metav1.ObjectMeta{Name: p.name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: w.request, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Request: p.request, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
 			ExpirationSeconds: new(int32(lifetime / time.Second)), //nolint:gosec // G115: the schema bounds it
 			Usages:            []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		},
@@ -159,20 +162,20 @@ func (w *PendingCredential) ensureRequest(
 	}
 
 	if err != nil {
-		return nil, w.callError("create certificate signing request", err)
+		return nil, p.callError("create certificate signing request", err)
 	}
 
 	return csr, nil
 }
 
 // callError wraps the error of a call. If the call was forbidden, the error names the fix.
-func (w *PendingCredential) callError(operation string, err error) error {
+func (p *PendingCredential) callError(operation string, err error) error {
 	if apierrors.IsForbidden(err) {
 		return errclass.New(errclass.Configuration, ReasonForbidden, "%s %s: forbidden: give the kubeconfig's user the RBAC "+
-			"permissions that the hosts guide lists", operation, w.name)
+			"permissions that the hosts guide lists", operation, p.name)
 	}
 
-	return fmt.Errorf("%s %s: %w", operation, w.name, credential.RedactError(err))
+	return fmt.Errorf("%s %s: %w", operation, p.name, credential.RedactError(err))
 }
 
 // checkRefused returns an error if the certificate signing request was denied or its signing failed.
@@ -188,7 +191,7 @@ func checkRefused(csr *certificatesv1.CertificateSigningRequest) error {
 }
 
 // approve approves the certificate signing request, so that the signer signs it.
-func (w *PendingCredential) approve(
+func (p *PendingCredential) approve(
 	ctx context.Context, cluster client.Client, csr *certificatesv1.CertificateSigningRequest,
 ) error {
 	for _, c := range csr.Status.Conditions {
@@ -199,12 +202,12 @@ func (w *PendingCredential) approve(
 
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
-		Reason: "HyperFleetHost", Message: "requested by HyperFleet for host " + w.node,
+		Reason: "HyperFleetHost", Message: "requested by HyperFleet for host " + p.node,
 	})
 
 	// If another client changed the request, the next call sees the change.
 	if err := cluster.SubResource("approval").Update(ctx, csr); err != nil && !apierrors.IsConflict(err) {
-		return w.callError("approve certificate signing request", err)
+		return p.callError("approve certificate signing request", err)
 	}
 
 	return nil
@@ -212,18 +215,18 @@ func (w *PendingCredential) approve(
 
 // acceptCertificate stores the credential: the given kubeconfig with the certificate as its client
 // certificate. The certificate must be for the pending key and Node.
-func (w *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) error {
+func (p *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) error {
 	if len(certificate) > maxCertificateSize {
 		return fmt.Errorf("read certificate of %s: its size of %d bytes exceeds the limit of %d",
-			w.name, len(certificate), maxCertificateSize)
+			p.name, len(certificate), maxCertificateSize)
 	}
 
-	leaf, err := w.parseLeaf(certificate)
+	leaf, err := p.parseLeaf(certificate)
 	if err != nil {
-		return fmt.Errorf("read certificate of %s: %w", w.name, err)
+		return fmt.Errorf("read certificate of %s: %w", p.name, err)
 	}
 
-	text, err := credential.NewKubeconfig(kubeconfig, certificate, w.key)
+	text, err := credential.NewKubeconfig(kubeconfig, certificate, p.key)
 	if err != nil {
 		return err
 	}
@@ -233,7 +236,7 @@ func (w *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) er
 		return err
 	}
 
-	w.Credential = &Credential{
+	p.Credential = &Credential{
 		Kubeconfig: log.NewSecret(string(text)), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Cluster: cluster,
 	}
 
@@ -244,7 +247,7 @@ var errMismatch = errors.New("the certificate is for another key or another name
 
 // parseLeaf parses a certificate. It returns errMismatch if the certificate has another key or another
 // common name than the request.
-func (w *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, error) {
+func (p *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(certificate)
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, errors.New("it is not a PEM certificate")
@@ -255,7 +258,7 @@ func (w *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, er
 		return nil, errors.New("the certificate can't be parsed")
 	}
 
-	requestBlock, _ := pem.Decode(w.request)
+	requestBlock, _ := pem.Decode(p.request)
 
 	request, err := x509.ParseCertificateRequest(requestBlock.Bytes)
 	if err != nil {
@@ -263,7 +266,7 @@ func (w *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, er
 	}
 
 	key, ok := request.PublicKey.(*ecdsa.PublicKey)
-	if !ok || !key.Equal(leaf.PublicKey) || leaf.Subject.CommonName != userPrefix+w.node {
+	if !ok || !key.Equal(leaf.PublicKey) || leaf.Subject.CommonName != userPrefix+p.node {
 		return nil, errMismatch
 	}
 

@@ -102,7 +102,7 @@ func HostConfigHash[C any](cfg C, draft func(C) *Draft) string {
 
 // HasDrifted returns true if a host with the applied hash needs the configuration of the desired
 // hash. A host without an applied hash was never pushed to, or was pushed to by a version that
-// recorded no hash, so it drifts once. Without a desired hash, nothing drifts.
+// recorded no hash, so it has drifted. Without a desired hash, no host has drifted.
 func HasDrifted(applied, desired string) bool {
 	return desired != "" && applied != desired
 }

@@ -119,6 +119,7 @@ func Apply(ctx context.Context, conn *ssh.Conn, p plan.Plan, steps []plan.Part, 
 	return result
 }
 
+// applyPart runs the script of one part and returns its result. The secrets are redacted in its error.
 func applyPart(ctx context.Context, conn *ssh.Conn, step plan.Part, secrets []log.Secret, options Options) Part {
 	if options.OnStart != nil {
 		options.OnStart(step.Label)

@@ -83,8 +83,8 @@ type Host struct {
 	// last permit that the host used up.
 	Pushing    bool
 	LastPermit int64
-	// Leaving is true if the host is being deleted. It gets no new permit.
-	Leaving bool
+	// Deleting is true if the host is being deleted. It gets no new permit.
+	Deleting bool
 }
 
 // Report is what the fleet's conditions and metrics report.
@@ -165,9 +165,9 @@ func (d *decision) removeUsedPermits() {
 	for _, permit := range d.state.Permits {
 		host, found := byName[permit.Host]
 		isUsed := host.LastPermit >= permit.Number && !host.Pushing
-		isGone := host.Leaving && !host.Pushing
+		isReleased := host.Deleting && !host.Pushing
 
-		if found && !isUsed && !isGone {
+		if found && !isUsed && !isReleased {
 			out = append(out, permit)
 			d.inFlight[permit.Host] = true
 		}
@@ -176,6 +176,8 @@ func (d *decision) removeUsedPermits() {
 	d.state.Permits = out
 }
 
+// countHosts counts the hosts by state for the report. It also finds the unavailable hosts and the number of
+// missing canaries.
 func (d *decision) countHosts() {
 	d.report.Hosts = len(d.hosts)
 	d.missingCanaries = min(d.policy.Canary, len(d.hosts))
@@ -216,7 +218,8 @@ func (d *decision) hasRefused(host Host) bool {
 // resume in the second of the stop also ends the stop, because no refusal until then counts.
 func (d *decision) updateStop() {
 	s := &d.state
-	if s.StoppedHash != s.Hash || !d.policy.ResumedAt.Before(s.StoppedAt) {
+	isResumed := !d.policy.ResumedAt.Before(s.StoppedAt)
+	if s.StoppedHash != s.Hash || isResumed {
 		s.StoppedHash, s.StoppedAt, s.StoppedReason = "", time.Time{}, ""
 	}
 
@@ -258,9 +261,10 @@ func (d *decision) checkWindows() {
 	}
 }
 
-func (d *decision) scheduleNext(start time.Time) {
-	if start.After(d.now) && (d.report.Next.IsZero() || start.Before(d.report.Next)) {
-		d.report.Next = start
+// scheduleNext requests another decision at a time in the future. The earliest request counts.
+func (d *decision) scheduleNext(at time.Time) {
+	if at.After(d.now) && (d.report.Next.IsZero() || at.Before(d.report.Next)) {
+		d.report.Next = at
 	}
 }
 
@@ -277,7 +281,10 @@ func (d *decision) grantPermits() {
 			break
 		}
 
-		if !d.unavailable[host.Name] && len(d.unavailable) >= limit || host.Action.NeedsRollout() && d.blockingReason() != "" {
+		isOverLimit := !d.unavailable[host.Name] && len(d.unavailable) >= limit
+		isBlocked := host.Action.NeedsRollout() && d.blockingReason() != ""
+
+		if isOverLimit || isBlocked {
 			continue
 		}
 
@@ -298,16 +305,16 @@ func (d *decision) blockingReason() string {
 		return ReasonStopped
 	case !d.isWindowOpen:
 		return ReasonWindow
-	case d.canariesLeft() <= 0:
+	case d.canaryUpdatesLeft() <= 0:
 		return ReasonCanary
 	default:
 		return ""
 	}
 }
 
-// canariesLeft returns how many more updates may start while canaries are missing. If none is
+// canaryUpdatesLeft returns how many more updates may start while canaries are missing. If none is
 // missing, it returns the number of hosts.
-func (d *decision) canariesLeft() int {
+func (d *decision) canaryUpdatesLeft() int {
 	missing := d.missingCanaries
 	if missing <= 0 {
 		return len(d.hosts)
@@ -328,13 +335,13 @@ func (d *decision) candidates() []Host {
 	var out []Host
 
 	for _, host := range d.hosts {
-		if !host.Action.NeedsRollout() && host.Action != drift.Repair ||
-			d.inFlight[host.Name] || host.Pushing || host.Leaving {
+		needsPermit := host.Action.NeedsRollout() || host.Action == drift.Repair
+		if !needsPermit || d.inFlight[host.Name] || host.Pushing || host.Deleting {
 			continue
 		}
 
 		start := host.NotBefore
-		if host.Action.NeedsRollout() && d.missingCanaries <= 0 {
+		if host.Action.NeedsRollout() && d.missingCanaries <= 0 { // canaries start without jitter
 			if jittered := d.state.Started.Add(d.jitterDelay(host.Name)); jittered.After(start) {
 				start = jittered
 			}

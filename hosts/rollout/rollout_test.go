@@ -89,7 +89,7 @@ func TestDecide(t *testing.T) {
 			"new", 0, rollout.ReasonWaiting, time.Minute,
 		},
 		"a host being deleted": {
-			policy, changeHost(first[:2], 1, func(h *rollout.Host) { h.Leaving = true }), "new", 0, rollout.ReasonWaiting, 0,
+			policy, changeHost(first[:2], 1, func(h *rollout.Host) { h.Deleting = true }), "new", 0, rollout.ReasonWaiting, 0,
 		},
 		"repairs wait for no canary, stop or window": {
 			with(func(p *rollout.Policy) {
@@ -236,7 +236,7 @@ func TestPermitsAreUsedOnce(t *testing.T) {
 		{"the push starts", func(h *rollout.Host) { h.Pushing = true }, 1},
 		{"the permit is recorded during the push", func(h *rollout.Host) { h.LastPermit = 1 }, 1},
 		{"the host has no drift", func(h *rollout.Host) { h.Action, h.Applied = drift.Nothing, "new" }, 1},
-		{"the host is deleted during the push", func(h *rollout.Host) { h.Leaving = true }, 1},
+		{"the host is deleted during the push", func(h *rollout.Host) { h.Deleting = true }, 1},
 		{"the push ends", func(h *rollout.Host) { h.Pushing = false }, 2},
 	}
 

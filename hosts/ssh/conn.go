@@ -67,7 +67,9 @@ func (c *Conn) keepAlive() {
 		case <-c.closed:
 			return
 		case err := <-responses:
-			if isWaiting, missed = false, 0; err != nil {
+			isWaiting, missed = false, 0
+
+			if err != nil {
 				_ = c.client.Close()
 
 				return
@@ -95,6 +97,8 @@ func (c *Conn) keepAlive() {
 	}
 }
 
+// passwordInput returns what sudo reads from standard input before the command: the password, or nothing if the
+// mode asks for none.
 func (c *Conn) passwordInput(mode sudoMode) io.Reader {
 	if mode != sudoPrompt {
 		return strings.NewReader("")
@@ -128,12 +132,12 @@ func (c *Conn) Run(ctx context.Context, script Script) (out Output, err error) {
 	runCtx, cancel := context.WithTimeout(ctx, script.Timeout+gracePeriod)
 	defer cancel()
 
-	a, err := c.exec(runCtx, commandLine(c.sudoMode, script), io.MultiReader(c.passwordInput(c.sudoMode), script.Input))
+	result, err := c.exec(runCtx, commandLine(c.sudoMode, script), io.MultiReader(c.passwordInput(c.sudoMode), script.Input))
 	secrets := append([]log.Secret{c.target.Password, c.target.PrivateKey}, script.Secrets...)
-	text, isTruncated := a.stdout.text()
+	text, isTruncated := result.stdout.text()
 	text = redact(withoutGreeting(script, text), secrets...)
 	out = Output{Stdout: text[:min(len(text), maxStdout)], Truncated: isTruncated || len(text) > maxStdout}
-	stderr := a.stderr.text()
+	stderr := result.stderr.text()
 	operation := fmt.Sprintf("run %s on %s", script.Label, c.target.name())
 	message := lastLines(redact(stderr, secrets...))
 
@@ -146,11 +150,11 @@ func (c *Conn) Run(ctx context.Context, script Script) (out Output, err error) {
 			fmt.Sprintf("%s: timed out after %s, and the host did not respond", operation, script.Timeout))
 	case err != nil:
 		return out, newError(Unreachable, err, operation)
-	case hasTimedOut(script, a.code, stderr):
+	case hasTimedOut(script, result.code, stderr):
 		return out, newError(TimedOut, nil,
 			fmt.Sprintf("%s: the script was stopped after its timeout of %s: %s", operation, script.Timeout, message))
-	case a.code != 0:
-		return out, newError(Rejected, nil, fmt.Sprintf("%s: the script exited with code %d: %s", operation, a.code, message))
+	case result.code != 0:
+		return out, newError(Rejected, nil, fmt.Sprintf("%s: the script exited with code %d: %s", operation, result.code, message))
 	default:
 		return out, nil
 	}
@@ -166,30 +170,30 @@ type commandResult struct {
 // exec runs a command in a new session. It returns an error if the connection fails or the context
 // ends. The result then holds the output so far.
 func (c *Conn) exec(ctx context.Context, line string, input io.Reader) (commandResult, error) {
-	a := commandResult{stdout: &headBuffer{}, stderr: &tailBuffer{}}
+	result := commandResult{stdout: &headBuffer{}, stderr: &tailBuffer{}}
 	done := make(chan error, 1)
 	code := 0
 
 	go func() {
 		var err error
 
-		code, err = c.session(ctx, line, input, a.stdout, a.stderr)
+		code, err = c.runInSession(ctx, line, input, result.stdout, result.stderr)
 		done <- err
 	}()
 
 	select {
 	case err := <-done:
-		a.code = code
+		result.code = code
 
-		return a, err
+		return result, err
 	case <-ctx.Done():
-		return a, ctx.Err()
+		return result, ctx.Err()
 	}
 }
 
-// session runs a command line in a session and returns its exit code. The error is non-nil only if there is
+// runInSession runs a command line in a session and returns its exit code. The error is non-nil only if there is
 // no exit code.
-func (c *Conn) session(ctx context.Context, line string, input io.Reader, stdout, stderr io.Writer) (int, error) {
+func (c *Conn) runInSession(ctx context.Context, line string, input io.Reader, stdout, stderr io.Writer) (int, error) {
 	session, err := c.client.NewSession()
 	if err != nil {
 		return 0, err

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	system   = "ssh"
-	rootUser = "root"
+	metricsSystem = "ssh"
+	rootUser      = "root"
 
 	dialAttempts   = 2
 	dialRetryDelay = time.Second
 
-	// checkTimeout limits how long it takes to find out how the user becomes root.
-	checkTimeout = 30 * time.Second
+	// sudoCheckTimeout limits how long it takes to find out how the user becomes root.
+	sudoCheckTimeout = 30 * time.Second
 )
 
 // Target is a host and the login for it.
@@ -104,7 +104,7 @@ func (d *Dialer) Dial(ctx context.Context, target Target) (*Conn, error) {
 		return nil, err
 	}
 
-	if err := conn.becomeRoot(ctx); err != nil {
+	if err := conn.detectSudoMode(ctx); err != nil {
 		_ = conn.Close()
 
 		return nil, &hostKeyError{hostKey: conn.hostKey, error: err}
@@ -120,7 +120,7 @@ func (d *Dialer) observe(operation string, start time.Time, err error) {
 	}
 
 	if d.Calls != nil {
-		d.Calls.Observe(system, operation, d.Clock.Since(start), err)
+		d.Calls.Observe(metricsSystem, operation, d.Clock.Since(start), err)
 	}
 }
 
@@ -243,33 +243,36 @@ func (d *Dialer) login(
 	// The library does not support contexts, so close the connection when the context ends.
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 
-	presentedKey, keyErr := "", error(nil)
+	presentedFingerprint, keyErr := "", error(nil)
 
-	var presented cryptossh.PublicKey
+	var presentedKey cryptossh.PublicKey
 
 	config := &cryptossh.ClientConfig{
 		User: target.User, Auth: auth, HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(address string, _ net.Addr, key cryptossh.PublicKey) error {
-			presented, presentedKey, keyErr = key, fingerprint(key), target.verifyKey(address, key, d.Clock.Now())
+			presentedKey, presentedFingerprint = key, fingerprint(key)
+			keyErr = target.verifyKey(address, key, d.Clock.Now())
 
 			return keyErr
 		},
 	}
 
 	client, channels, requests, err := cryptossh.NewClientConn(raw, target.Address, config)
+	// stop returns false if the context has ended, and so closed the connection.
 	if err == nil && stop() {
-		return d.newConn(target, presentedKey, cryptossh.NewClient(client, channels, requests)), presented, nil
+		return d.newConn(target, presentedFingerprint, cryptossh.NewClient(client, channels, requests)), presentedKey, nil
 	}
 
 	_ = raw.Close()
 
 	if keyErr != nil {
-		return nil, presented, target.untrustedKeyError(presentedKey, keyErr) // no key to pin, because it is not trusted
+		return nil, presentedKey, target.untrustedKeyError(presentedFingerprint, keyErr) // no key to pin, because it is not trusted
 	}
 
-	return nil, presented, &hostKeyError{hostKey: presentedKey, error: d.loginError(ctx, target, err)}
+	return nil, presentedKey, &hostKeyError{hostKey: presentedFingerprint, error: d.loginError(ctx, target, err)}
 }
 
+// connect opens a TCP connection, with the given number of attempts.
 func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
@@ -304,9 +307,9 @@ func isAuthRefusal(text string) bool {
 	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "Too many authentication failures")
 }
 
-// becomeRoot finds out how the user becomes root: without sudo, with sudo, or with sudo and a
+// detectSudoMode finds out how the user becomes root: without sudo, with sudo, or with sudo and a
 // password.
-func (c *Conn) becomeRoot(ctx context.Context) error {
+func (c *Conn) detectSudoMode(ctx context.Context) error {
 	if c.target.User == rootUser {
 		return nil
 	}
@@ -316,23 +319,23 @@ func (c *Conn) becomeRoot(ctx context.Context) error {
 		modes = append(modes, sudoPrompt)
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sudoCheckTimeout)
 	defer cancel()
 
 	message := ""
 
 	for _, mode := range modes {
-		a, err := c.exec(ctx, string(mode)+"/usr/bin/true", c.passwordInput(mode))
+		result, err := c.exec(ctx, string(mode)+"/usr/bin/true", c.passwordInput(mode))
 		if err != nil {
 			return newError(Unreachable, err, "run sudo on "+c.target.name())
 		}
 
 		c.sudoMode = mode
-		if a.code == 0 {
+		if result.code == 0 {
 			return nil
 		}
 
-		message = a.stderr.text()
+		message = result.stderr.text()
 	}
 
 	return newError(SudoRefused, nil, fmt.Sprintf(

@@ -38,7 +38,7 @@ type Script struct {
 	Timeout time.Duration
 	// Concurrent lets the script run at the same time as another script. Otherwise the guard first
 	// stops a script that an earlier connection has left running. It is meant for scripts that only
-	// read and that the operator does not run.
+	// read.
 	Concurrent bool
 	// Secrets are redacted in the output and the errors.
 	Secrets []log.Secret
@@ -82,6 +82,7 @@ func encodeForPrintf(text string) string {
 	return b.String()
 }
 
+// seconds returns the timeout as the guard takes it, in whole seconds and at least one.
 func seconds(limit time.Duration) int { return max(1, int(limit.Round(time.Second).Seconds())) }
 
 // withoutGreeting returns the output of a script without the text that the user's shell has printed before it, for

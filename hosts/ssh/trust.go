@@ -25,6 +25,7 @@ type Trust struct {
 	// that one of them has signed must name the dialed address, without its port.
 	CertAuthorities []string
 
+	// authorities are the parsed CertAuthorities. Dial sets them.
 	authorities []cryptossh.PublicKey
 }
 
@@ -140,16 +141,16 @@ func fingerprint(key cryptossh.PublicKey) string {
 }
 
 // untrustedKeyError returns the error for a host whose key is not trusted.
-func (t Target) untrustedKeyError(presentedKey string, keyErr error) *Error {
+func (t Target) untrustedKeyError(presentedFingerprint string, keyErr error) *Error {
 	if errors.Is(keyErr, ErrHostKeyChanged) {
 		return newError(HostKeyChanged, ErrHostKeyChanged, fmt.Sprintf(
 			"%s presents the key %s instead of %s: if the host was reinstalled, remove the pinned key; nothing was sent to the host",
-			t.name(), presentedKey, t.HostKey))
+			t.name(), presentedFingerprint, t.HostKey))
 	}
 
 	return newError(HostCertificateRefused, keyErr, fmt.Sprintf(
 		"%s presents the key %s, which no authority has certified for %s; nothing was sent to the host",
-		t.name(), presentedKey, hostOf(t.Address)))
+		t.name(), presentedFingerprint, hostOf(t.Address)))
 }
 
 func hostOf(address string) string {
@@ -164,14 +165,14 @@ func hostOf(address string) string {
 // errKeySeen aborts a handshake after the host has presented its key.
 var errKeySeen = errors.New("the host key was received")
 
-// HostKey returns the key that the host presents. It does not log in and sends nothing secret. The
-// key is not authenticated: any server at the address can respond.
+// HostKey returns the fingerprint of the key that the host presents. It does not log in and sends nothing
+// secret. The key is not authenticated: any server at the address can respond.
 func (d *Dialer) HostKey(ctx context.Context, target Target) (string, error) {
 	start := d.Clock.Now()
-	presentedKey, err := d.fetchHostKey(ctx, target)
+	presentedFingerprint, err := d.fetchHostKey(ctx, target)
 	d.observe("hostkey", start, err)
 
-	return presentedKey, err
+	return presentedFingerprint, err
 }
 
 // fetchHostKey returns the fingerprint of the key that the host presents. It ends the handshake before a
@@ -189,19 +190,19 @@ func (d *Dialer) fetchHostKey(ctx context.Context, target Target) (string, error
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 
-	presentedKey := ""
+	presentedFingerprint := ""
 	_, _, _, err = cryptossh.NewClientConn(raw, target.Address, &cryptossh.ClientConfig{ //nolint:dogsled // never connects
 		HostKeyAlgorithms: Trust{}.algorithms(),
 		HostKeyCallback: func(_ string, _ net.Addr, key cryptossh.PublicKey) error {
-			presentedKey = fingerprint(key)
+			presentedFingerprint = fingerprint(key)
 
 			return errKeySeen
 		},
 	})
 
-	if presentedKey == "" {
+	if presentedFingerprint == "" {
 		return "", d.loginError(ctx, target, err)
 	}
 
-	return presentedKey, nil
+	return presentedFingerprint, nil
 }

@@ -73,8 +73,8 @@ func readScript(name string) string {
 
 func renderFirewall(d *plan.Draft, cfg Config) {
 	text, err := renderRules(cfg)
-	place := parts.FileSpec{Path: rulesPath, Mode: 0o644, Owner: rootOwner}
-	file := parts.NewFile("firewall-rules", plan.File, place, plan.NewText(text))
+	spec := parts.FileSpec{Path: rulesPath, Mode: 0o644, Owner: rootOwner}
+	file := parts.NewFile("firewall-rules", plan.File, spec, plan.NewText(text))
 	file.Reapplies = []string{"firewall"}
 	d.Add(file, err)
 
@@ -128,6 +128,8 @@ table inet hyperfleet {
 `, cfg.VMCIDR, allowed.String(), strings.Join(parts.DeniedNetworks(), ", ")), nil
 }
 
+// renderTailscale adds the programs and settings of the tailnet, or the part that removes tailscaled from a host
+// without a tailnet.
 func renderTailscale(d *plan.Draft, cfg Config) {
 	tailscaled := service{
 		name: "hyperfleet-tailscaled", description: "Tailnet connection of this host",
@@ -174,8 +176,8 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 
 // renderAgent adds the kubeconfig, the program and the service of the agent to the draft.
 func renderAgent(d *plan.Draft, cfg Config) {
-	place := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: rootOwner}
-	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, place, cfg.Kubeconfig)
+	spec := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: rootOwner}
+	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, spec, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"agent-service"}
 	d.Add(kubeconfig, nil)
 	d.Add(newProgram("agent", agentPath, cfg.AgentBinary, "agent-service"), parts.ValidateBinary("agentBinary", cfg.AgentBinary))

@@ -27,33 +27,35 @@ func (s service) path() string { return "/etc/systemd/system/" + s.name + ".serv
 
 func (s service) unitVar() plan.Var { return plan.Var{Name: "UNIT", Value: s.name + ".service"} }
 
-// addTo adds the two parts of a service: LABEL-unit, and LABEL, which restarts the service.
-func (s service) addTo(d *plan.Draft, label string, stable int, restarts ...string) {
+// addTo adds the two parts of a service: LABEL-unit, and LABEL, which restarts the service and fails unless the
+// process then runs for minRunSeconds. Whenever LABEL is applied, the parts with the labels in followers are
+// applied again.
+func (s service) addTo(d *plan.Draft, label string, minRunSeconds int, followers ...string) {
 	unit := s.unitPart(label + "-unit")
 	unit.Reapplies = []string{label}
 	d.Add(unit, nil)
 
-	part := s.restartPart(label, stable)
-	part.Reapplies = restarts
+	part := s.restartPart(label, minRunSeconds)
+	part.Reapplies = followers
 	d.Add(part, nil)
 }
 
 func (s service) unitPart(label string) plan.Part {
-	place := parts.FileSpec{Path: s.path(), Mode: 0o644, Owner: rootOwner}
+	spec := parts.FileSpec{Path: s.path(), Mode: 0o644, Owner: rootOwner}
 
-	return parts.NewFile(label, plan.Unit, place, plan.NewText(s.renderUnit()))
+	return parts.NewFile(label, plan.Unit, spec, plan.NewText(s.renderUnit()))
 }
 
-// restartPart returns a part that restarts the service. If stable is not 0, the part fails unless
+// restartPart returns a part that restarts the service. If minRunSeconds is not 0, the part fails unless
 // the process runs for that many seconds.
-func (s service) restartPart(label string, stable int) plan.Part {
+func (s service) restartPart(label string, minRunSeconds int) plan.Part {
 	probe := "systemctl is-active " + s.name + ".service\nsystemctl is-enabled " + s.name + ".service"
-	if label == "firewall" {
+	if label == "firewall" { // an active service does not show that nobody has flushed its rules
 		probe += "\nnft list chain inet hyperfleet egress | grep -w drop"
 	}
 
 	return parts.NewScript(label, readScript("service"), probe,
-		s.unitVar(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})
+		s.unitVar(), plan.Var{Name: "STABLE", Value: strconv.Itoa(minRunSeconds)})
 }
 
 // renderUnit returns the unit file. With KillMode=process, the processes of VMs that a daemon has

@@ -17,8 +17,8 @@ func renderFirewall(d *plan.Draft, cfg Config) {
 	loader := helperDir + "firewall"
 	text, err := renderAnchor(cfg)
 
-	place := parts.FileSpec{Path: egressRules, Mode: 0o644, Owner: rootWheel}
-	rules := parts.NewFile("firewall-anchor", plan.File, place, plan.NewText(text))
+	spec := parts.FileSpec{Path: egressRules, Mode: 0o644, Owner: rootWheel}
+	rules := parts.NewFile("firewall-anchor", plan.File, spec, plan.NewText(text))
 	rules.Reapplies = []string{"firewall"}
 	d.Add(rules, err)
 
@@ -51,18 +51,18 @@ func renderAnchor(cfg Config) (string, error) {
 
 	var errs []error
 
-	allow := func(field, cidr, format string) {
-		if cidr == "" {
+	allow := func(field, destination, format string) {
+		if destination == "" {
 			return
 		}
 
-		err := parts.ValidateCIDR(field, cidr)
+		err := parts.ValidateCIDR(field, destination)
 		if field == "vmClusterDNSIP" {
-			err = parts.ValidateIPv4(field, cidr)
+			err = parts.ValidateIPv4(field, destination)
 		}
 
 		errs = append(errs, err)
-		fmt.Fprintf(&b, format, cidr)
+		fmt.Fprintf(&b, format, destination)
 	}
 
 	allow("vmClusterDNSIP", cfg.VMClusterDNSIP, "pass in quick inet proto { tcp, udp } from $vms to %s port 53\n")

@@ -45,6 +45,8 @@ func (j job) target() string {
 	return "system/" + j.name
 }
 
+// stampPath is the path of a copy of the plist that launchd has loaded. If the copy differs from the plist, the
+// job is loaded again.
 func (j job) stampPath() string { return stateDir + "jobs/" + j.name + ".plist" }
 
 func (j job) vars() []plan.Var {
@@ -55,35 +57,37 @@ func (j job) vars() []plan.Var {
 	}
 }
 
-// addJob adds the two parts of a job: LABEL-plist, and LABEL-job, which restarts the job.
-func addJob(d *plan.Draft, label string, j job, stable int, restarts ...string) {
+// addJob adds the two parts of a job: LABEL-plist, and LABEL-job, which restarts the job and fails unless the
+// process then runs for minRunSeconds. Whenever LABEL-job is applied, the parts with the labels in followers are
+// applied again.
+func addJob(d *plan.Draft, label string, j job, minRunSeconds int, followers ...string) {
 	unit := j.unitPart(label + "-plist")
 	unit.Reapplies = []string{label + "-job"}
 	d.Add(unit, nil)
 
-	start := j.startPart(label+"-job", stable)
-	start.Reapplies = restarts
+	start := j.startPart(label+"-job", minRunSeconds)
+	start.Reapplies = followers
 	d.Add(start, nil)
 }
 
 func (j job) unitPart(label string) plan.Part {
-	place := parts.FileSpec{Path: j.path(), Mode: 0o644, Owner: rootWheel}
+	spec := parts.FileSpec{Path: j.path(), Mode: 0o644, Owner: rootWheel}
 
-	return parts.NewFile(label, plan.Unit, place, plan.NewText(j.renderPlist()))
+	return parts.NewFile(label, plan.Unit, spec, plan.NewText(j.renderPlist()))
 }
 
-// startPart returns a part that makes launchd restart the job. If stable is not 0, the part fails
+// startPart returns a part that makes launchd restart the job. If minRunSeconds is not 0, the part fails
 // unless a new process runs for that many seconds.
-func (j job) startPart(label string, stable int) plan.Part {
+func (j job) startPart(label string, minRunSeconds int) plan.Part {
 	probe := "launchctl print " + j.target()
-	if stable > 0 {
+	if minRunSeconds > 0 {
 		probe += " | grep -E '^[[:space:]]*pid = [0-9]+'"
 	}
 
 	return parts.NewScript(label, readScript("job"), probe,
 		append(j.vars(),
 			plan.Var{Name: "LOGIN", Value: j.user},
-			plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
+			plan.Var{Name: "STABLE", Value: strconv.Itoa(minRunSeconds)})...)
 }
 
 // newJobRemoval returns a part that removes a job.

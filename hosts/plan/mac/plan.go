@@ -131,17 +131,19 @@ func renderTart(d *plan.Draft, cfg Config) {
 	}, parts.ValidateBinary("tartTarball", cfg.TartTarball))
 }
 
+// renderInterface adds the part that creates the VLAN interface of the private network, or removes it from a
+// host without a private network.
 func renderInterface(d *plan.Draft, cfg Config) {
 	vlan := ""
 	if cfg.VMCachePNVLAN != 0 {
 		vlan = strconv.Itoa(cfg.VMCachePNVLAN)
 	}
 
-	const ours = "networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: " + networkService + "'"
+	const listOurVLAN = "networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: " + networkService + "'"
 
-	probe := ours + " | grep -xF 'Tag: " + vlan + "'"
+	probe := listOurVLAN + " | grep -xF 'Tag: " + vlan + "'"
 	if vlan == "" {
-		probe = "test -z \"$(" + ours + ")\""
+		probe = "test -z \"$(" + listOurVLAN + ")\""
 	}
 
 	d.Add(parts.NewScript("pn-interface", readScript("interface"), probe,
@@ -150,6 +152,8 @@ func renderInterface(d *plan.Draft, cfg Config) {
 		plan.Var{Name: "VLAN", Value: vlan}), nil)
 }
 
+// renderTailscale adds the programs and settings of the tailnet, or the part that removes tailscaled from a host
+// without a tailnet.
 func renderTailscale(d *plan.Draft, cfg Config) {
 	if !cfg.Tailnet {
 		d.Add(newJobRemoval("tailscale", newTailscaleJob()), nil)
@@ -193,8 +197,8 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 }
 
 func renderKubelet(d *plan.Draft, cfg Config) {
-	place := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.consoleUser() + ":staff"}
-	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, place, cfg.Kubeconfig)
+	spec := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.consoleUser() + ":staff"}
+	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, spec, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"launchd"}
 	d.Add(kubeconfig, nil)
 
@@ -212,13 +216,13 @@ func renderKubelet(d *plan.Draft, cfg Config) {
 func newKubeletInstall(cfg Config) plan.Part {
 	stamp := stateDir + "tart-kubelet.sums"
 	sum := cfg.TartKubeletBinary.SHA256()
-	place := parts.FileSpec{Path: kubeletPath, Mode: 0o755, Owner: rootWheel}
-	quoted := plan.Quote(place.Path)
+	spec := parts.FileSpec{Path: kubeletPath, Mode: 0o755, Owner: rootWheel}
+	quoted := plan.Quote(spec.Path)
 
 	return plan.Part{
 		Label: "tart-kubelet-install", Kind: plan.Executable, Schedule: plan.Always,
-		Path: place.Path, Mode: place.Mode, Owner: place.Owner, Content: cfg.TartKubeletBinary,
-		Apply: plan.Render(readScript("kubelet"), append(place.Vars(),
+		Path: spec.Path, Mode: spec.Mode, Owner: spec.Owner, Content: cfg.TartKubeletBinary,
+		Apply: plan.Render(readScript("kubelet"), append(spec.Vars(),
 			plan.Var{Name: "STAMP", Value: stamp},
 			plan.Var{Name: "SHA256", Value: sum})...),
 		Probe: "read -r pushed signed <" + stamp + "\n" +

@@ -35,27 +35,27 @@ type FileSpec struct {
 }
 
 // NewFile returns a part that is a file, unit or executable.
-func NewFile(label string, kind plan.Kind, place FileSpec, content plan.Content) plan.Part {
+func NewFile(label string, kind plan.Kind, spec FileSpec, content plan.Content) plan.Part {
 	return plan.Part{
 		Label: label, Kind: kind, Schedule: plan.Always,
-		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
+		Path: spec.Path, Mode: spec.Mode, Owner: spec.Owner,
 		Content: content,
-		Apply: plan.Render(installBody, append(place.Vars(),
+		Apply: plan.Render(installBody, append(spec.Vars(),
 			plan.Var{Name: "SHA256", Value: content.SHA256()})...),
-		Probe: RenderSumProbe(place.Path, content.SHA256()) + "\n" + place.renderProbe(),
+		Probe: RenderSumProbe(spec.Path, content.SHA256()) + "\n" + spec.renderProbe(),
 	}
 }
 
 // NewSecret returns a part that is a secret file. The content belongs to one host and is in no
 // digest. The probe therefore only checks that the file exists, is not empty, and has the right
 // mode and owner.
-func NewSecret(label string, place FileSpec, secret log.Secret) plan.Part {
+func NewSecret(label string, spec FileSpec, secret log.Secret) plan.Part {
 	return plan.Part{
 		Label: label, Kind: plan.File, Schedule: plan.Always,
-		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
+		Path: spec.Path, Mode: spec.Mode, Owner: spec.Owner,
 		Secret: secret,
-		Apply:  plan.Render(secretBody, append(place.Vars(), plan.Var{Name: "END", Value: plan.EndMarker})...),
-		Probe:  "test -s " + plan.Quote(place.Path) + "\n" + place.renderProbe(),
+		Apply:  plan.Render(secretBody, append(spec.Vars(), plan.Var{Name: "END", Value: plan.EndMarker})...),
+		Probe:  "test -s " + plan.Quote(spec.Path) + "\n" + spec.renderProbe(),
 	}
 }
 
