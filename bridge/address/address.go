@@ -33,6 +33,8 @@ func Parse(entry string) (netipx.IPRange, error) {
 		addr, _ := netipx.FromStdIP(network.IP)
 		length, bits := network.Mask.Size()
 
+		// The mask of an IPv4-mapped address has 128 bits, and the address has 32.
+
 		return netipx.RangeOfPrefix(netip.PrefixFrom(addr, length-bits+addr.BitLen())), nil
 	}
 

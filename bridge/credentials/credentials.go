@@ -116,6 +116,7 @@ func ParseDockerConfig(text []byte) (DockerConfig, error) {
 		switch {
 		case auth.Auth != "":
 			raw, err := base64.StdEncoding.DecodeString(auth.Auth)
+			// Docker ignores NUL bytes at the end, too.
 			user, password, found := strings.Cut(strings.TrimRight(string(raw), "\x00"), ":")
 
 			if err != nil || !found {

@@ -118,15 +118,15 @@ func isRenewal(object *certificatesv1.CertificateSigningRequest) bool {
 // parsedRequest is a request that is being checked.
 type parsedRequest struct {
 	spec      certificatesv1.CertificateSigningRequestSpec
-	parsed    *x509.CertificateRequest
+	request   *x509.CertificateRequest
 	node      string
 	isServing bool
 }
 
 // CheckContent runs the checks that need nothing but the request: the requester, the usages, the subject
 // and the alternative names. It returns the name of the node.
-func CheckContent(object *certificatesv1.CertificateSigningRequest) (string, *Refusal) {
-	r, refusal := parseAndCheck(object)
+func CheckContent(object *certificatesv1.CertificateSigningRequest) (node string, refusal *Refusal) {
+	r, refusal := parseAndCheckContent(object)
 	if refusal != nil {
 		return "", refusal
 	}
@@ -134,7 +134,8 @@ func CheckContent(object *certificatesv1.CertificateSigningRequest) (string, *Re
 	return r.node, nil
 }
 
-func parseAndCheck(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *Refusal) {
+// parseAndCheckContent parses a request and runs the checks that need nothing but the request.
+func parseAndCheckContent(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *Refusal) {
 	r, refusal := parse(object)
 	if refusal != nil {
 		return nil, refusal
@@ -151,7 +152,7 @@ func parseAndCheck(object *certificatesv1.CertificateSigningRequest) (*parsedReq
 
 // Check returns why a request must not be approved, and nil if it may be approved.
 func Check(object *certificatesv1.CertificateSigningRequest, facts Facts) *Refusal {
-	r, refusal := parseAndCheck(object)
+	r, refusal := parseAndCheckContent(object)
 	if refusal != nil {
 		return refusal
 	}
@@ -194,7 +195,7 @@ func parse(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *R
 	}
 
 	return &parsedRequest{
-		spec: object.Spec, parsed: parsed, node: node,
+		spec: object.Spec, request: parsed, node: node,
 		isServing: object.Spec.SignerName == certificatesv1.KubeletServingSignerName,
 	}, nil
 }
@@ -226,21 +227,21 @@ func checkRequester(r *parsedRequest) *Refusal {
 // checkUsages checks that the usages are exactly those that kubelets request. Key encipherment is
 // allowed only for RSA keys.
 func checkUsages(r *parsedRequest) *Refusal {
-	allowed := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
+	required := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
 	if r.isServing {
-		allowed = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+		required = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	}
 
 	requested := slices.Clone(r.spec.Usages)
 	slices.Sort(requested)
 
-	if _, ok := r.parsed.PublicKey.(*rsa.PublicKey); ok && slices.Contains(requested, certificatesv1.UsageKeyEncipherment) {
-		allowed = append(allowed, certificatesv1.UsageKeyEncipherment)
-		slices.Sort(allowed)
+	if _, ok := r.request.PublicKey.(*rsa.PublicKey); ok && slices.Contains(requested, certificatesv1.UsageKeyEncipherment) {
+		required = append(required, certificatesv1.UsageKeyEncipherment)
+		slices.Sort(required)
 	}
 
-	if !slices.Equal(requested, allowed) {
-		return newRefusal(ReasonUsages, "the usages are %q and must be %q", requested, allowed)
+	if !slices.Equal(requested, required) {
+		return newRefusal(ReasonUsages, "the usages are %q and must be %q", requested, required)
 	}
 
 	return nil
@@ -248,11 +249,11 @@ func checkUsages(r *parsedRequest) *Refusal {
 
 // checkSubject checks that the subject has an organization, a common name and nothing else.
 func checkSubject(r *parsedRequest) *Refusal {
-	if !slices.Equal(r.parsed.Subject.Organization, []string{nodesGroup}) {
-		return newRefusal(ReasonOrganization, "the organizations are %q and must be only %q", r.parsed.Subject.Organization, nodesGroup)
+	if !slices.Equal(r.request.Subject.Organization, []string{nodesGroup}) {
+		return newRefusal(ReasonOrganization, "the organizations are %q and must be only %q", r.request.Subject.Organization, nodesGroup)
 	}
 
-	if names := len(r.parsed.Subject.Names); names != 2 {
+	if names := len(r.request.Subject.Names); names != 2 {
 		return newRefusal(ReasonSubject, "the subject has %d parts and must have an organization and a common name", names)
 	}
 
@@ -263,28 +264,28 @@ func checkSubject(r *parsedRequest) *Refusal {
 // serving certificate must have the node's name and must not have loopback, unspecified, multicast,
 // link-local or broadcast addresses.
 func checkAlternativeNames(r *parsedRequest) *Refusal {
-	alternative := asn1.ObjectIdentifier{2, 5, 29, 17}
-	if i := slices.IndexFunc(r.parsed.Extensions, func(e pkix.Extension) bool { return !e.Id.Equal(alternative) }); i >= 0 {
-		return newRefusal(ReasonExtension, "the request has the extension %s, which is not allowed", r.parsed.Extensions[i].Id)
+	subjectAltName := asn1.ObjectIdentifier{2, 5, 29, 17}
+	if i := slices.IndexFunc(r.request.Extensions, func(e pkix.Extension) bool { return !e.Id.Equal(subjectAltName) }); i >= 0 {
+		return newRefusal(ReasonExtension, "the request has the extension %s, which is not allowed", r.request.Extensions[i].Id)
 	}
 
-	if len(r.parsed.EmailAddresses)+len(r.parsed.URIs) > 0 {
+	if len(r.request.EmailAddresses)+len(r.request.URIs) > 0 {
 		return newRefusal(ReasonSubjectAlternativeNames, "the alternative names must not have e-mail addresses or URIs")
 	}
 
 	if !r.isServing {
-		if len(r.parsed.Extensions) > 0 {
+		if len(r.request.Extensions) > 0 {
 			return newRefusal(ReasonSubjectAlternativeNames, "a client certificate must not have alternative names")
 		}
 
 		return nil
 	}
 
-	if !slices.Contains(r.parsed.DNSNames, r.node) {
+	if !slices.Contains(r.request.DNSNames, r.node) {
 		return newRefusal(ReasonSubjectAlternativeNames, "the alternative names must have the node's name %q", r.node)
 	}
 
-	for _, ip := range r.parsed.IPAddresses {
+	for _, ip := range r.request.IPAddresses {
 		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Equal(net.IPv4bcast) {
 			return newRefusal(ReasonSubjectAlternativeNames, "%s cannot be the address of a node", ip)
 		}
@@ -324,8 +325,8 @@ func checkAddresses(r *parsedRequest, facts Facts) *Refusal {
 		return newRefusal(ReasonNodeNotFound, "node %s does not exist in the cluster yet", r.node)
 	}
 
-	requested := slices.Clone(r.parsed.DNSNames)
-	for _, ip := range r.parsed.IPAddresses {
+	requested := slices.Clone(r.request.DNSNames)
+	for _, ip := range r.request.IPAddresses {
 		requested = append(requested, ip.String())
 	}
 

@@ -254,7 +254,7 @@ func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBri
 		return err
 	}
 
-	cluster.forgetRefusals(pending)
+	cluster.removeOldRefusals(pending)
 
 	for i := range pending {
 		object := &pending[i]
@@ -312,34 +312,32 @@ func (a *Approver) isStillRefused(
 // the request is refused.
 func (a *Approver) checkRequest(
 	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
-) (string, *Refusal, error) {
-	name, refusal := CheckContent(object)
-	if refusal != nil {
+) (node string, refusal *Refusal, err error) {
+	if node, refusal = CheckContent(object); refusal != nil {
 		return "", refusal, nil
 	}
 
 	dpus := dpuClusterKey(bridge)
 	facts := Facts{Namespace: dpus.Namespace, Cluster: dpus.Name, OtherNodeWithAddress: func(address string) string {
-		return cluster.findOtherNode(ctx, address, name)
+		return cluster.findOtherNode(ctx, address, node)
 	}}
 
-	var err error
-	if facts.Node, err = cluster.getNode(ctx, name); err != nil {
+	if facts.Node, err = cluster.getNode(ctx, node); err != nil {
 		return "", nil, err
 	}
 
 	// Only a request that the cache permits causes a call of the API server. A change of the DPU enqueues the bridge.
 	for _, reader := range []client.Reader{a.dpus, a.APIReader} {
-		if facts.DPU, err = getDPU(ctx, reader, dpus.Namespace, name); err != nil {
+		if facts.DPU, err = getDPU(ctx, reader, dpus.Namespace, node); err != nil {
 			return "", nil, err
 		}
 
-		if refusal := Check(object, facts); refusal != nil {
-			return name, refusal, nil
+		if refusal = Check(object, facts); refusal != nil {
+			return node, refusal, nil
 		}
 	}
 
-	return name, nil, nil
+	return node, nil, nil
 }
 
 // getDPU returns a DPU, and nil if it does not exist or is being deleted.

@@ -42,9 +42,11 @@ type hostedCluster struct {
 	dpuCluster types.NamespacedName
 	cache      cache.Cache
 	client     client.Client
-	synced     []toolscache.InformerSynced
-	cancel     context.CancelFunc
-	done       chan struct{}
+	// synced returns for each watch whether it has delivered the objects that existed at its start.
+	synced []toolscache.InformerSynced
+	// cancel stops the watches, and done is closed when they have stopped.
+	cancel context.CancelFunc
+	done   chan struct{}
 	// refused holds the pending requests that were refused, and eventCount how many of these refusals are events.
 	// isLimitReported is true if an event says that further refusals are no events. Only the reconcile of the bridge uses
 	// these fields.
@@ -74,9 +76,9 @@ type hostedClusters struct {
 	// enqueue enqueues a bridge.
 	enqueue func(types.NamespacedName)
 
-	mu       sync.Mutex
-	clusters map[types.NamespacedName]*hostedCluster
-	closed   bool
+	mu        sync.Mutex
+	clusters  map[types.NamespacedName]*hostedCluster
+	isStopped bool
 }
 
 // newScheme returns a scheme with the types that are read from hosted clusters.
@@ -91,8 +93,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// getOrOpen returns the hosted cluster of a bridge. If the cluster is not watched yet, or with another
-// kubeconfig, getOrOpen starts to watch it.
+// getOrOpen returns the hosted cluster of a bridge. If the cluster is not watched yet, getOrOpen starts the
+// watches. If the kubeconfig has changed, getOrOpen replaces the watches.
 func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kubeconfig []byte) (*hostedCluster, error) {
 	digest := sha256.Sum256(kubeconfig)
 
@@ -109,10 +111,10 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 		h.stop()
 		delete(f.clusters, bridge)
 
-		refused = h.refused
+		refused = h.refused // they were reported before
 	}
 
-	if f.closed {
+	if f.isStopped {
 		return nil, context.Canceled
 	}
 
@@ -141,18 +143,18 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 
 	credential.LimitResponses(config)
 
-	calls := rest.CopyConfig(config)
-	calls.Timeout = callTimeout
+	callConfig := rest.CopyConfig(config)
+	callConfig.Timeout = callTimeout
 
 	// The mapper is static, so that a cluster that does not respond blocks nothing here.
 	mapper := newRESTMapper()
 
-	api, err := client.New(calls, client.Options{Scheme: f.scheme, Mapper: mapper})
+	api, err := client.New(callConfig, client.Options{Scheme: f.scheme, Mapper: mapper})
 	if err != nil {
 		return nil, fmt.Errorf("create client of hosted cluster: %w", err)
 	}
 
-	view, err := cache.New(config, cache.Options{
+	clusterCache, err := cache.New(config, cache.Options{
 		Scheme: f.scheme, Mapper: mapper, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&certificatesv1.CertificateSigningRequest{}: {Transform: shrinkRequest}},
 	})
@@ -161,7 +163,7 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &hostedCluster{cache: view, client: api, cancel: cancel, done: make(chan struct{})}
+	h := &hostedCluster{cache: clusterCache, client: api, cancel: cancel, done: make(chan struct{})}
 
 	if err := h.watch(ctx, func() { f.enqueue(bridge) }); err != nil {
 		cancel()
@@ -171,7 +173,7 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 
 	var goroutines sync.WaitGroup
 
-	goroutines.Go(func() { _ = view.Start(ctx) }) // the cache retries until ctx is done
+	goroutines.Go(func() { _ = clusterCache.Start(ctx) }) // the cache retries until ctx is done
 	goroutines.Go(func() {
 		// The event of the last object may arrive before the caches have synced, and is then ignored.
 		if toolscache.WaitForCacheSync(ctx.Done(), h.synced...) {
@@ -285,9 +287,9 @@ func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.Certi
 	}), nil
 }
 
-// forgetRefusals forgets the refusals of requests that are no longer pending, and their events. If fewer than
-// maxRefusalEvents remain, further refusals are events again.
-func (h *hostedCluster) forgetRefusals(pending []certificatesv1.CertificateSigningRequest) {
+// removeOldRefusals removes the refusals of requests that are no longer pending, and counts the events of the
+// others. If there are fewer than maxRefusalEvents, further refusals get events again.
+func (h *hostedCluster) removeOldRefusals(pending []certificatesv1.CertificateSigningRequest) {
 	isPending := make(map[types.UID]bool, len(pending))
 	for i := range pending {
 		isPending[pending[i].UID] = true
@@ -325,12 +327,12 @@ func (h *hostedCluster) getNode(ctx context.Context, name string) (*corev1.Node,
 }
 
 // findOtherNode returns the name of a node that has the address and is not the excluded one. It returns
-// the empty string if there is none.
+// the empty string if there is none, and "(unknown)" if the nodes can't be listed, so that the request is
+// not approved.
 func (h *hostedCluster) findOtherNode(ctx context.Context, address, excluded string) string {
 	var nodes corev1.NodeList
 	if err := h.cache.List(ctx, &nodes, client.MatchingFields{indexAddress: address}); err != nil {
-		// A list of an existing index does not fail. If it does, the request must not be approved.
-		return "(unknown)"
+		return "(unknown)" // cannot happen: the index exists
 	}
 
 	for i := range nodes.Items {
@@ -381,7 +383,7 @@ func (f *hostedClusters) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	f.closed = true
+	f.isStopped = true
 
 	for bridge, h := range f.clusters {
 		h.stop()

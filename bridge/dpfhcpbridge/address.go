@@ -56,7 +56,7 @@ func checkAddresses(ctx context.Context, s *scope) step.Result {
 
 // checkAddress checks that the bridge can have one address. It returns the name of the IPAddressPool
 // that has the address, and the empty string if the bridge has to create the pool.
-func (s *scope) checkAddress(ctx context.Context, vip string) (string, step.Result) {
+func (s *scope) checkAddress(ctx context.Context, vip string) (poolName string, result step.Result) {
 	holder, err := s.findAddressHolder(ctx, vip)
 	if err != nil {
 		return "", step.Fail(err)
@@ -189,6 +189,7 @@ func (s *scope) findPool(ctx context.Context, vip string) (*unstructured.Unstruc
 	return nil, nil //nolint:nilnil // no such pool is no error
 }
 
+// canCreatePool returns whether the configuration allows the operator to create a pool with the address.
 func (s *scope) canCreatePool(vip string) bool {
 	addr, err := netip.ParseAddr(vip)
 	if err != nil {

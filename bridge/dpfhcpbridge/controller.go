@@ -40,7 +40,7 @@ const (
 // ImageChecker checks that a release image exists and that the logins may read it. Its errors have a
 // class and a reason of ReleaseImageValid.
 type ImageChecker interface {
-	Check(ctx context.Context, image string, logins credentials.DockerConfig, version string) error
+	Check(ctx context.Context, image string, logins credentials.DockerConfig, secretVersion string) error
 }
 
 // IgnitionFetcher fetches the ignition of workers from HyperShift's ignition server.

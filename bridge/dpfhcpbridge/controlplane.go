@@ -30,7 +30,7 @@ func mirrorHostedClusterConditions(_ context.Context, s *scope) step.Result {
 
 	conditions := hypershift.Conditions(s.hostedCluster)
 
-	for _, mirror := range [][2]string{
+	for _, mirror := range []struct{ from, to string }{
 		{hypershift.ValidConfiguration, v1alpha1.ConditionHostedClusterValidConfiguration},
 		{hypershift.SupportedHostedCluster, v1alpha1.ConditionHostedClusterSupported},
 		{hypershift.ValidReleaseImage, v1alpha1.ConditionHostedClusterValidReleaseImage},
@@ -38,8 +38,8 @@ func mirrorHostedClusterConditions(_ context.Context, s *scope) step.Result {
 		{hypershift.Progressing, v1alpha1.ConditionHostedClusterProgressing},
 		{hypershift.Degraded, v1alpha1.ConditionHostedClusterDegraded},
 	} {
-		if c := meta.FindStatusCondition(conditions, mirror[0]); c != nil && c.Status != "" {
-			result = result.WithCondition(mirror[1], c.Status, c.Reason, c.Message)
+		if c := meta.FindStatusCondition(conditions, mirror.from); c != nil && c.Status != "" {
+			result = result.WithCondition(mirror.to, c.Status, c.Reason, c.Message)
 		}
 	}
 
@@ -63,7 +63,7 @@ func checkHostedClusterAccepted(_ context.Context, s *scope) step.Result {
 func withProvisioningTimeout(run func(context.Context, *scope) step.Result) func(context.Context, *scope) step.Result {
 	return func(ctx context.Context, s *scope) step.Result {
 		result := run(ctx, s)
-		if result.RequeueAfter() == 0 || result.IsFailed() {
+		if result.RequeueAfter() == 0 || result.IsFailed() { // the step does not wait
 			return result
 		}
 

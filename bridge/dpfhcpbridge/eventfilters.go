@@ -144,7 +144,7 @@ func readHostedClusterProgress(obj client.Object) any {
 	return readUnstructured(func(cluster *unstructured.Unstructured) any {
 		kubeconfig := ""
 
-		const wasAvailable = true // a control plane that is not available yet continues later in any case
+		const wasAvailable = true // with it, evaluateControlPlane has another reason for each state
 
 		result := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), wasAvailable)
 		if result.IsDone() {

@@ -46,6 +46,7 @@ func (s *scope) recordEvents(before *v1alpha1.DPFHCPBridge) {
 		switch {
 		case current == nil, current.Status == metav1.ConditionUnknown,
 			previous != nil && previous.Status == current.Status && previous.Reason == current.Reason:
+			// nothing to record
 		case current.Status == metav1.ConditionTrue:
 			event(corev1.EventTypeNormal, current.Reason, current.Message)
 		case isProgressReason(current.Reason):

@@ -32,14 +32,14 @@ func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 	}
 	service := &corev1.Service{}
 
-	pending := v1alpha1.ReasonNodePortPending
+	desiredType, pendingReason := corev1.ServiceTypeNodePort, v1alpha1.ReasonNodePortPending
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
-		pending = v1alpha1.ReasonLoadBalancerPending
+		desiredType, pendingReason = corev1.ServiceTypeLoadBalancer, v1alpha1.ReasonLoadBalancerPending
 	}
 
 	err := s.Client.Get(ctx, key, service)
 	if apierrors.IsNotFound(err) {
-		return step.Wait(resyncInterval, pending, fmt.Sprintf("HyperShift has not created Service %s yet", key)+s.reconciliationError())
+		return step.Wait(resyncInterval, pendingReason, fmt.Sprintf("HyperShift has not created Service %s yet", key)+s.reconciliationError())
 	}
 
 	if err != nil {
@@ -48,14 +48,9 @@ func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 
 	s.service = service
 
-	desired := corev1.ServiceTypeNodePort
-	if s.bridge.Spec.ExposeThroughLoadBalancer {
-		desired = corev1.ServiceTypeLoadBalancer
-	}
-
-	if service.Spec.Type != desired {
+	if service.Spec.Type != desiredType {
 		return step.Wait(resyncInterval, v1alpha1.ReasonServiceCreationFailed,
-			fmt.Sprintf("Service %s has type %s and must have type %s", key, service.Spec.Type, desired))
+			fmt.Sprintf("Service %s has type %s and must have type %s", key, service.Spec.Type, desiredType))
 	}
 
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
@@ -69,7 +64,7 @@ func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 		}
 	}
 
-	return step.Wait(resyncInterval, pending, fmt.Sprintf("Service %s has no node port yet", key))
+	return step.Wait(resyncInterval, pendingReason, fmt.Sprintf("Service %s has no node port yet", key))
 }
 
 // reconciliationError returns a suffix for messages: ": " and the error of HyperShift's last reconcile of
@@ -99,7 +94,8 @@ func (s *scope) checkLoadBalancer(ctx context.Context) step.Result {
 	hasAll := !slices.ContainsFunc(vips, func(ip string) bool { return !hasAddress(s.service, ip) })
 
 	// The bridge's own pool has no other addresses, so nothing has to be requested there.
-	if !isRequested && (s.pool != "" || requested != "" || len(current) > 0 && !hasAll) {
+	canGetOtherAddress := s.pool != "" || requested != "" || len(current) > 0 && !hasAll
+	if !isRequested && canGetOtherAddress {
 		if err := s.requestAddress(ctx, vip); err != nil {
 			return step.FromError(s.newWriteError(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), resyncInterval)
 		}

@@ -64,7 +64,7 @@ func reconcileHostedCluster(ctx context.Context, s *scope) step.Result {
 // findNodeAddress returns the address of a node of the management cluster at which the control plane's
 // node ports are reached. If the HostedCluster exists, its address is returned, because it cannot be
 // changed. For a bridge that is exposed through a load balancer, the address is empty.
-func (s *scope) findNodeAddress(ctx context.Context) (string, step.Result) {
+func (s *scope) findNodeAddress(ctx context.Context) (address string, result step.Result) {
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
 		return "", step.Done()
 	}
@@ -78,7 +78,7 @@ func (s *scope) findNodeAddress(ctx context.Context) (string, step.Result) {
 		return "", step.Fail(fmt.Errorf("list nodes: %w", err))
 	}
 
-	if address := selectNodeAddress(nodes.Items); address != "" {
+	if address = selectNodeAddress(nodes.Items); address != "" {
 		return address, step.Done()
 	}
 

@@ -24,15 +24,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// The label, the annotations (DPUCluster and DPUFlavor) and the key by which DPF's provisioning finds a
-// template of bf.cfg.
 const (
-	bfcfgTemplatePrefix     = "provisioning.dpu.nvidia.com/bfcfg-template"
+	// bfcfgTemplatePrefix is the label, and the prefix of the annotations (DPUCluster and DPUFlavor), by which
+	// DPF's provisioning finds the ConfigMap with a template of bf.cfg.
+	bfcfgTemplatePrefix = "provisioning.dpu.nvidia.com/bfcfg-template"
+	// templateKey is the key of the template in that ConfigMap.
 	templateKey             = "BF_CFG_TEMPLATE"
-	annotationInputs        = "dpf.hcp.bridge.com/ignition-inputs"
-	targetKey               = "target.ign"
-	liveKey                 = "live.ign"
 	ignitionConfigMapFormat = "bfcfg-%s.cfg"
+	// annotationInputs contains the digest of the inputs from which the template was built.
+	annotationInputs = "dpf.hcp.bridge.com/ignition-inputs"
+	// targetKey and liveKey are the keys of the user's own ignitions in the ConfigMap that the bridge names.
+	targetKey = "target.ign"
+	liveKey   = "live.ign"
 )
 
 // ignitionConfigMapName returns the name of the ConfigMap that DPUs of a DPUCluster boot with.
@@ -136,20 +139,20 @@ func (s *scope) buildTemplate(ctx context.Context, inputs ignition.Inputs, userD
 // worker's ignition.
 func (s *scope) readIgnitionInputs(ctx context.Context) (inputs ignition.Inputs, userData []byte, result step.Result) {
 	spec, key := s.bridge.Spec.DPUIgnition, dpuClusterKey(s.bridge)
-	out := ignition.Inputs{MachineOS: spec.MachineOSURL}
+	inputs.MachineOS = spec.MachineOSURL
 
 	flavor, err := s.getObject(ctx, s.Cache, hypershift.DPUFlavorKind(),
 		client.ObjectKey{Namespace: key.Namespace, Name: spec.FlavorName})
 	if err != nil {
-		return out, nil, step.Fail(err)
+		return inputs, nil, step.Fail(err)
 	}
 
 	if flavor == nil {
-		return out, nil, step.Wait(resyncInterval, v1alpha1.ReasonNotFound,
+		return inputs, nil, step.Wait(resyncInterval, v1alpha1.ReasonNotFound,
 			fmt.Sprintf("DPUFlavor %s/%s does not exist: create it", key.Namespace, spec.FlavorName))
 	}
 
-	out.Flavor = map[string]any{
+	inputs.Flavor = map[string]any{
 		"apiVersion": flavor.GetAPIVersion(), "kind": flavor.GetKind(), "spec": flavor.Object["spec"],
 		"metadata": map[string]any{"name": flavor.GetName(), "namespace": flavor.GetNamespace()},
 	}
@@ -159,20 +162,20 @@ func (s *scope) readIgnitionInputs(ctx context.Context) (inputs ignition.Inputs,
 
 		err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: ref.Name}, &configMap)
 		if apierrors.IsNotFound(err) {
-			return out, nil, step.Wait(pollInterval, v1alpha1.ReasonNotFound,
+			return inputs, nil, step.Wait(pollInterval, v1alpha1.ReasonNotFound,
 				fmt.Sprintf("ConfigMap %s/%s does not exist: create it", s.bridge.Namespace, ref.Name))
 		}
 
 		if err != nil {
-			return out, nil, step.Fail(fmt.Errorf("get ConfigMap %s: %w", ref.Name, err))
+			return inputs, nil, step.Fail(fmt.Errorf("get ConfigMap %s: %w", ref.Name, err))
 		}
 
-		out.Target, out.Live = []byte(configMap.Data[targetKey]), []byte(configMap.Data[liveKey])
+		inputs.Target, inputs.Live = []byte(configMap.Data[targetKey]), []byte(configMap.Data[liveKey])
 	}
 
 	userData, result = s.readUserData(ctx)
 
-	return out, userData, result
+	return inputs, userData, result
 }
 
 // readUserData reads the user data that HyperShift creates for the NodePool.

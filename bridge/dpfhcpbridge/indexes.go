@@ -117,6 +117,7 @@ func addPoolIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
+// missingPoolValues returns the values of indexMissingPool.
 func missingPoolValues(bridge *v1alpha1.DPFHCPBridge) []string {
 	exposure := meta.FindStatusCondition(bridge.Status.Conditions, v1alpha1.ConditionServiceExposureReady)
 	if exposure != nil && exposure.Reason == v1alpha1.ReasonVIPNotInPool {

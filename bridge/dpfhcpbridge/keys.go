@@ -39,12 +39,12 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 		return step.FromError(err, resyncInterval)
 	}
 
-	key := s.newOwnedSecret(hypershift.EncryptionKeySecretName(s.bridge.Name))
+	desired := s.newOwnedSecret(hypershift.EncryptionKeySecretName(s.bridge.Name))
 	existing := &corev1.Secret{}
 
-	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(key), existing)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(desired), existing)
 	if err == nil && isRestored(existing, s.bridge) {
-		err = s.takeOver(ctx, existing, key)
+		err = s.takeOver(ctx, existing, desired)
 	}
 
 	if err == nil {
@@ -54,30 +54,32 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 	}
 
 	if !apierrors.IsNotFound(err) {
-		return step.Fail(fmt.Errorf("get Secret %s/%s: %w", key.Namespace, key.Name, err))
+		return step.Fail(fmt.Errorf("get Secret %s/%s: %w", desired.Namespace, desired.Name, err))
 	}
 
-	raw := make([]byte, encryptionKeyBytes)
-	_, _ = rand.Read(raw) // rand.Read never returns an error
+	var encryptionKey []byte
 
 	switch {
-	case s.hostedCluster != nil:
-		copied, result := s.readKeyCopy(ctx, key)
+	case s.hostedCluster != nil: // the Secret was lost
+		copied, result := s.readKeyCopy(ctx, desired)
 		if !result.IsDone() {
 			return result
 		}
 
-		raw = copied
+		encryptionKey = copied
 	case s.hasCreatedHostedCluster():
 		return step.Done() // reconcileHostedCluster reports that the HostedCluster is lost
+	default:
+		encryptionKey = make([]byte, encryptionKeyBytes)
+		_, _ = rand.Read(encryptionKey) // rand.Read never returns an error
 	}
 
-	key.Data = map[string][]byte{hypershift.EncryptionKeyKey: raw}
-	if err := s.Client.Create(ctx, key, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
-		return step.Fail(s.newWriteError(err, "create", key, v1alpha1.ReasonCreationFailed))
+	desired.Data = map[string][]byte{hypershift.EncryptionKeyKey: encryptionKey}
+	if err := s.Client.Create(ctx, desired, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return step.Fail(s.newWriteError(err, "create", desired, v1alpha1.ReasonCreationFailed))
 	}
 
-	s.encryptionKey = key
+	s.encryptionKey = desired
 
 	return step.Done()
 }
@@ -197,6 +199,7 @@ func (s *scope) keepSecrets(ctx context.Context) error {
 	return s.Keeper.Keep(ctx, s.bridge, secrets...)
 }
 
+// reportSecrets reports the error of keepSecrets, which ran before the steps.
 func reportSecrets(_ context.Context, s *scope) step.Result {
 	return keep.Report(s.bridge, s.keepError)
 }

@@ -169,7 +169,7 @@ func (s *scope) newWriteError(err error, verb string, object client.Object, reas
 // may not have the object yet.
 func (s *scope) deleteObject(
 	ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey,
-) (*unstructured.Unstructured, error) {
+) (remaining *unstructured.Unstructured, err error) {
 	object, err := s.getObject(ctx, s.APIReader, kind, key)
 	if err != nil || object == nil || !s.isOwn(object) {
 		return nil, err
@@ -187,12 +187,12 @@ func (s *scope) deleteObject(
 	}
 
 	// A finalizer may keep the object, so read it again.
-	after, err := s.getObject(ctx, s.APIReader, kind, key)
-	if err != nil || after == nil || after.GetUID() != uid {
+	remaining, err = s.getObject(ctx, s.APIReader, kind, key)
+	if err != nil || remaining == nil || remaining.GetUID() != uid {
 		return nil, err
 	}
 
-	return after, nil
+	return remaining, nil
 }
 
 // reasonDeleting is the reason while the deletion waits for an object to disappear.

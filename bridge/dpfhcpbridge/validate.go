@@ -116,12 +116,12 @@ func (s *scope) findOwner(ctx context.Context, index, value string) (client.Obje
 		return client.ObjectKeyFromObject(winner), nil
 	}
 
-	if err := s.findHostedClusterOf(ctx, winner); err != nil {
+	if err := s.restoreHostedClusterRef(ctx, winner); err != nil {
 		return client.ObjectKey{}, err
 	}
 
 	for i := range bridges.Items {
-		if err := s.findHostedClusterOf(ctx, &bridges.Items[i]); err != nil {
+		if err := s.restoreHostedClusterRef(ctx, &bridges.Items[i]); err != nil {
 			return client.ObjectKey{}, err
 		}
 
@@ -133,9 +133,9 @@ func (s *scope) findOwner(ctx context.Context, index, value string) (client.Obje
 	return client.ObjectKeyFromObject(winner), nil
 }
 
-// findHostedClusterOf sets the HostedCluster in the status of a bridge that has created one and whose status
+// restoreHostedClusterRef sets the HostedCluster in the status of a bridge that has created one and whose status
 // does not say so, because the status was lost. The status is not saved.
-func (s *scope) findHostedClusterOf(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) error {
+func (s *scope) restoreHostedClusterRef(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) error {
 	if bridge.Status.HostedClusterRef != nil || !s.installed.hyperShift.Load() {
 		return nil
 	}
@@ -221,8 +221,12 @@ func validateSecrets(ctx context.Context, s *scope) step.Result {
 
 // readSecret reads a Secret that must have the key. If the Secret or the key is missing or cannot be
 // read, readSecret returns the result with which the step stops.
-func (s *scope) readSecret(ctx context.Context, name, key string) (*corev1.Secret, *step.Result) {
+func (s *scope) readSecret(ctx context.Context, name, key string) (secret *corev1.Secret, stop *step.Result) {
 	secret, err := credential.ReadSecret(ctx, s.APIReader, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, key)
+
+	if err == nil {
+		return secret, nil
+	}
 
 	var result step.Result
 
@@ -232,10 +236,6 @@ func (s *scope) readSecret(ctx context.Context, name, key string) (*corev1.Secre
 	case credential.ReasonSecretKeyNotFound:
 		result = step.Stall(v1alpha1.ReasonKeyMissing, err.Error())
 	default:
-		if err == nil {
-			return secret, nil
-		}
-
 		result = step.Fail(err)
 	}
 
@@ -287,7 +287,7 @@ func validateReleaseImage(ctx context.Context, s *scope) step.Result {
 		return step.Done().WithReason(v1alpha1.ReasonValid, "the HostedCluster already has the image")
 	}
 
-	if ref, err := release.Parse(image); err == nil {
+	if ref, err := release.Parse(image); err == nil { // otherwise, Images.Check reports the error
 		if result := s.checkVersionSupported(ctx, ref); !result.IsDone() {
 			return result
 		}

@@ -155,6 +155,7 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 	return nil
 }
 
+// findBridges returns requests for the bridges with a value in an index.
 func (r *Reconciler) findBridges(ctx context.Context, index, value string) []reconcile.Request {
 	return watch.ListRequests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
 		client.MatchingFields{index: value})
@@ -257,6 +258,7 @@ func findControllingBridge(_ context.Context, obj client.Object) []reconcile.Req
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: obj.GetNamespace(), Name: owner.Name}}}
 }
 
+// findLabeledBridge returns a request for the bridge that has created an object, by the labels of the object.
 func findLabeledBridge(_ context.Context, obj client.Object) []reconcile.Request {
 	labels := obj.GetLabels()
 	if labels[hypershift.LabelName] == "" || labels[hypershift.LabelNamespace] == "" {

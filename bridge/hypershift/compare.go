@@ -22,7 +22,7 @@ func HasDesiredState(object, desired *unstructured.Unstructured) bool {
 	existing, _ := object.Object["spec"].(fields)
 	desiredFields, _ := desired.Object["spec"].(fields)
 
-	return isSubset(existing, desiredFields) && len(diffReplacedFields(object, existing, desiredFields)) == 0
+	return hasValues(existing, desiredFields) && len(diffReplacedFields(object, existing, desiredFields)) == 0
 }
 
 // diffReplacedFields returns a merge patch for the fields of a HostedCluster that must be exactly as
@@ -80,9 +80,9 @@ func withRemovals(existing, desired any) any {
 	return out
 }
 
-// isSubset returns true if existing has every value of desired. A mapping may have more keys than desired,
+// hasValues returns true if existing has every value of desired. A mapping may have more keys than desired,
 // but a list must have the same length.
-func isSubset(existing, desired any) bool {
+func hasValues(existing, desired any) bool {
 	switch desired := desired.(type) {
 	case fields:
 		values, isMap := existing.(fields)
@@ -91,7 +91,7 @@ func isSubset(existing, desired any) bool {
 		}
 
 		for key, value := range desired {
-			if !isSubset(values[key], value) {
+			if !hasValues(values[key], value) {
 				return false
 			}
 		}
@@ -104,7 +104,7 @@ func isSubset(existing, desired any) bool {
 		}
 
 		for i := range desired {
-			if !isSubset(values[i], desired[i]) {
+			if !hasValues(values[i], desired[i]) {
 				return false
 			}
 		}
@@ -123,7 +123,7 @@ func MergePatch(object, desired *unstructured.Unstructured) map[string]any {
 	spec := fields{}
 
 	for key, value := range desiredFields {
-		if !isSubset(existing[key], value) {
+		if !hasValues(existing[key], value) {
 			spec[key] = value
 		}
 	}

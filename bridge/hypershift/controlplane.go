@@ -30,7 +30,7 @@ func newNetworking(config *v1alpha1.Networking) fields {
 		services = []v1alpha1.Network{{CIDR: v1alpha1.DefaultServiceNetwork}}
 	}
 
-	var cluster list
+	var clusterNetwork list
 
 	for _, n := range pods {
 		network := fields{"cidr": string(n.CIDR)}
@@ -38,13 +38,13 @@ func newNetworking(config *v1alpha1.Networking) fields {
 			network["hostPrefix"] = int64(n.HostPrefix)
 		}
 
-		cluster = append(cluster, network)
+		clusterNetwork = append(clusterNetwork, network)
 	}
 
 	out := fields{
 		"networkType":       "Other", // DPF installs its own network plugin
 		"allocateNodeCIDRs": "Enabled",
-		"clusterNetwork":    cluster,
+		"clusterNetwork":    clusterNetwork,
 		"serviceNetwork":    newNetworks(services),
 	}
 

@@ -82,7 +82,7 @@ type (
 // ports, address is the address of a node of the management cluster.
 func NewHostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.Unstructured {
 	spec := bridge.Spec
-	object := setOwnership(NewObject(HostedClusterKind()), bridge)
+	object := setMetadata(NewObject(HostedClusterKind()), bridge)
 	object.Object["spec"] = withControlPlane(spec.ControlPlane, fields{
 		"platform":   fields{"type": "None"},
 		"release":    fields{"image": spec.OCPReleaseImage},
@@ -110,11 +110,12 @@ func NewHostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructur
 	return object
 }
 
-// newServices returns how each service of the control plane is published.
-func newServices(loadBalancer bool, address string) list {
+// newServices returns how each service of the control plane is published: through a load balancer and routes,
+// or on node ports at the address of a node.
+func newServices(usesLoadBalancer bool, address string) list {
 	strategy := func(name string) fields {
 		switch {
-		case !loadBalancer:
+		case !usesLoadBalancer:
 			return fields{"type": "NodePort", "nodePort": fields{"address": address}}
 		case name == "APIServer":
 			return fields{"type": "LoadBalancer"}
@@ -134,7 +135,7 @@ func newServices(loadBalancer bool, address string) list {
 // NewNodePool returns the desired NodePool of a bridge with a release image. The NodePool has no
 // replicas, because DPF provides the DPUs that join.
 func NewNodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unstructured {
-	object := setOwnership(NewObject(NodePoolKind()), bridge)
+	object := setMetadata(NewObject(NodePoolKind()), bridge)
 	object.Object["spec"] = fields{
 		"clusterName": bridge.Name,
 		"replicas":    int64(0),
@@ -146,9 +147,9 @@ func NewNodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unst
 	return object
 }
 
-// setOwnership sets the name, the namespace and the labels of an object to those of the bridge, and
+// setMetadata sets the name, the namespace and the labels of an object to those of the bridge, and
 // makes the bridge its controller.
-func setOwnership(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *unstructured.Unstructured {
+func setMetadata(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *unstructured.Unstructured {
 	object.SetNamespace(bridge.Namespace)
 	object.SetName(bridge.Name)
 	object.SetLabels(BridgeLabels(bridge))
@@ -224,7 +225,7 @@ func Conditions(object *unstructured.Unstructured) []metav1.Condition {
 func BlockingCondition(cluster *unstructured.Unstructured) *metav1.Condition {
 	conditions := Conditions(cluster)
 
-	current := func(name string) *metav1.Condition {
+	findCurrentFalse := func(name string) *metav1.Condition {
 		c := meta.FindStatusCondition(conditions, name)
 		if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration < cluster.GetGeneration() {
 			return nil
@@ -234,14 +235,14 @@ func BlockingCondition(cluster *unstructured.Unstructured) *metav1.Condition {
 	}
 
 	for _, name := range []string{ValidConfiguration, SupportedHostedCluster, ValidReleaseImage} {
-		if c := current(name); c != nil && c.Reason != reasonSecretNotFound {
+		if c := findCurrentFalse(name); c != nil && c.Reason != reasonSecretNotFound {
 			return c
 		}
 	}
 
 	// The running version does not allow the upgrade, or reconciliation is paused. Neither affects a cluster
 	// that already runs the desired release.
-	if c := current(Progressing); c != nil && c.Reason == reasonBlocked && !IsRolledOut(cluster) {
+	if c := findCurrentFalse(Progressing); c != nil && c.Reason == reasonBlocked && !IsRolledOut(cluster) {
 		return c
 	}
 

@@ -366,14 +366,14 @@ func mergeUserConfig(config fields, name string, text []byte) error {
 // setEntry adds an entry to a list of the configuration, or replaces the entry that has the same value of
 // keyField. For example, a file is in the section storage and has the kind files and the keyField path.
 func setEntry(config fields, section, kind, keyField string, entry fields) {
-	all, _ := config[section].(fields)
-	if all == nil {
-		all = fields{}
-		config[section] = all
+	entriesByKind, _ := config[section].(fields)
+	if entriesByKind == nil {
+		entriesByKind = fields{}
+		config[section] = entriesByKind
 	}
 
 	name, _ := entry[keyField].(string)
-	items, _ := all[kind].(list)
+	items, _ := entriesByKind[kind].(list)
 
 	for i, item := range items {
 		if existing, _ := item.(fields); existing[keyField] == name {
@@ -383,7 +383,7 @@ func setEntry(config fields, section, kind, keyField string, entry fields) {
 		}
 	}
 
-	all[kind] = append(items, entry)
+	entriesByKind[kind] = append(items, entry)
 }
 
 func setFile(config, entry fields) { setEntry(config, "storage", "files", "path", entry) }

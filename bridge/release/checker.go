@@ -51,17 +51,17 @@ func New(transport http.RoundTripper, clk clock.Clock) *Checker {
 // cacheKey is the key of a cached result.
 type cacheKey struct{ image, secret string }
 
-// Check checks that the image exists and that the logins of a Secret may read it. version identifies the
-// content of the Secret. Another version is checked again. Errors have a class and a reason of
-// ReleaseImageValid: ImageNotFound, ImageUnauthorized (both Permanent) or RegistryUnreachable
+// Check checks that the image exists and that the logins of a Secret may read it. secretVersion identifies
+// the content of the Secret. A success is cached for an image and a secretVersion. Errors have a class and a
+// reason of ReleaseImageValid: ImageNotFound, ImageUnauthorized (both Permanent) or RegistryUnreachable
 // (Transient).
-func (c *Checker) Check(ctx context.Context, image string, logins credentials.DockerConfig, version string) error {
+func (c *Checker) Check(ctx context.Context, image string, logins credentials.DockerConfig, secretVersion string) error {
 	ref, err := Parse(image)
 	if err != nil {
 		return errclass.Wrap(errclass.Permanent, v1alpha1.ReasonImageNotFound, err)
 	}
 
-	key := cacheKey{image, version}
+	key := cacheKey{image, secretVersion}
 	if _, found := c.cache.Get(key); found {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *Checker) Check(ctx context.Context, image string, logins credentials.Do
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	results := c.flight.DoChan(image+"\x00"+version, func() (any, error) {
+	results := c.flight.DoChan(image+"\x00"+secretVersion, func() (any, error) {
 		// The first caller may be cancelled while other callers still wait for the result.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 		defer cancel()

@@ -123,29 +123,29 @@ func decodeToken(body io.Reader, ref Reference) (string, error) {
 
 // parseChallenge parses a WWW-Authenticate header: a scheme, and comma-separated parameters of the form
 // key="value" or key=value (RFC 9110, 11.6.1).
-func parseChallenge(text string) (string, map[string]string) {
+func parseChallenge(text string) (scheme string, parameters map[string]string) {
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
-	out := map[string]string{}
+	parameters = map[string]string{}
 
 	for {
 		rest = strings.TrimLeft(rest, ", \t")
 
 		key, value, found := strings.Cut(rest, "=")
 		if !found {
-			return scheme, out
+			return scheme, parameters
 		}
 
 		value = strings.TrimLeft(value, " \t")
 
 		if !strings.HasPrefix(value, `"`) {
 			value, rest, _ = strings.Cut(value, ",")
-			out[strings.ToLower(strings.TrimSpace(key))] = strings.TrimSpace(value)
+			parameters[strings.ToLower(strings.TrimSpace(key))] = strings.TrimSpace(value)
 
 			continue
 		}
 
 		value, rest = unquote(value[1:])
-		out[strings.ToLower(strings.TrimSpace(key))] = value
+		parameters[strings.ToLower(strings.TrimSpace(key))] = value
 	}
 }
 
