@@ -129,7 +129,7 @@ func (w *machineFixture) startReconcilers() {
 	w.must(w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil))
 
 	w.controller = &machine.Reconciler{
-		Client: c, Live: interceptor.NewClient(plain, interceptor.Funcs{List: countLists}),
+		Client: c, APIReader: interceptor.NewClient(plain, interceptor.Funcs{List: countLists}),
 		Runner:   &step.Reconciler{Client: c, Controller: "kubevirtmachine"},
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}

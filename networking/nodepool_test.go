@@ -68,7 +68,7 @@ func newPoolFixture(t *testing.T, replicas int32, addresses v1alpha1.AddressRang
 		},
 	})
 	w.controller = &nodepool.Reconciler{
-		Client: cached, Live: plain, Runner: &step.Reconciler{Client: cached, Controller: "kubevirtnodepool"},
+		Client: cached, APIReader: plain, Runner: &step.Reconciler{Client: cached, Controller: "kubevirtnodepool"},
 		Recorder: w.recorder, Addresses: w.addresses, Clock: clock.RealClock{},
 		Keeper: &keep.Keeper{Client: plain, APIReader: plain, Area: "networking", Lists: []client.ObjectList{&v1alpha1.KubevirtNodePoolList{}}},
 	}

@@ -44,29 +44,29 @@ type Area struct {
 }
 
 // NewRegistries returns an empty address registry, and an empty registry of the templates whose address pools
-// are in the address registry. Rebuild fills both from the objects at the API server, which it reads through live.
-func NewRegistries(live client.Reader) (*pools.AddressRegistry, *claims.TemplateRegistry) {
+// are in the address registry. Rebuild fills both from the objects at the API server, which it reads through apiReader.
+func NewRegistries(apiReader client.Reader) (*pools.AddressRegistry, *claims.TemplateRegistry) {
 	addresses := pools.New()
-	registry := claims.NewRegistry(addresses)
-	addresses.AddPoolReaders(claims.NewPoolReader(live, registry), nodepool.NewPoolReader(live))
-	addresses.AddReaders(claims.NewReader(live, registry), machine.NewReader(live))
+	templateRegistry := claims.NewRegistry(addresses)
+	addresses.AddPoolReaders(claims.NewPoolReader(apiReader, templateRegistry), nodepool.NewPoolReader(apiReader))
+	addresses.AddReaders(claims.NewReader(apiReader, templateRegistry), machine.NewReader(apiReader))
 
-	return addresses, registry
+	return addresses, templateRegistry
 }
 
 // Setup adds the controllers of the area to the manager. The controllers for KubeVirt machines start when the
 // API server serves the KubeVirt kinds.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
-	steps, err := step.NewMetrics(a.Registry)
+	stepMetrics, err := step.NewMetrics(a.Registry)
 	if err != nil {
 		return fmt.Errorf("create metrics of steps: %w", err)
 	}
 
-	if err := a.addNames(ctx, mgr, steps); err != nil {
+	if err := a.addDNSAndValidation(ctx, mgr, stepMetrics); err != nil {
 		return err
 	}
 
-	addresses, registry := NewRegistries(mgr.GetAPIReader())
+	addresses, templateRegistry := NewRegistries(mgr.GetAPIReader())
 
 	for _, collector := range []prometheus.Collector{pools.NewCollector(addresses), nodepool.NewCollector(addresses)} {
 		if err := a.Registry.Register(collector); err != nil {
@@ -78,14 +78,16 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 
-	if err := a.addClaims(mgr, addresses, registry); err != nil {
+	if err := a.addClaims(mgr, addresses, templateRegistry); err != nil {
 		return err
 	}
 
 	waiter := &watch.KindWaiter{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
-		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error { return a.addKubeVirt(mgr, addresses, registry, steps) },
+		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error {
+			return a.addKubeVirt(mgr, addresses, templateRegistry, stepMetrics)
+		},
 	}
 	if err := mgr.Add(waiter); err != nil {
 		return fmt.Errorf("add waiter for the KubeVirt kinds: %w", err)
@@ -95,26 +97,26 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // addClaims adds the controllers that allocate addresses from the templates' pools to MachineClaims.
-func (a *Area) addClaims(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.TemplateRegistry) error {
+func (a *Area) addClaims(mgr ctrl.Manager, addresses *pools.AddressRegistry, templateRegistry *claims.TemplateRegistry) error {
 	templates := &claims.TemplateReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry, Clock: a.Clock,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Addresses: addresses, Registry: templateRegistry, Clock: a.Clock,
 	}
 	if err := templates.SetupWithManager(mgr); err != nil {
 		return err
 	}
 
 	machines := &claims.ClaimReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Addresses: addresses, Registry: templateRegistry,
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Concurrency: a.Config.Concurrency,
 	}
 
 	return machines.SetupWithManager(mgr)
 }
 
-// addNames adds the controllers that register machines in DNS and that validate names and addresses.
-func (a *Area) addNames(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics) error {
+// addDNSAndValidation adds the controllers that register machines in DNS and that validate names and addresses.
+func (a *Area) addDNSAndValidation(ctx context.Context, mgr ctrl.Manager, stepMetrics *step.Metrics) error {
 	err := dns.SetupWithManager(ctx, mgr, dns.Options{
-		Secret: a.Secret, OperatorUID: a.OperatorUID, Calls: a.Calls, StepMetrics: steps, Clock: a.Clock, Log: a.Log,
+		Secret: a.Secret, OperatorUID: a.OperatorUID, Calls: a.Calls, StepMetrics: stepMetrics, Clock: a.Clock, Log: a.Log,
 	})
 	if err != nil {
 		return err
@@ -125,15 +127,15 @@ func (a *Area) addNames(ctx context.Context, mgr ctrl.Manager, steps *step.Metri
 
 // addKubeVirt adds the controllers of KubeVirt machines and node pools.
 func (a *Area) addKubeVirt(
-	mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.TemplateRegistry, steps *step.Metrics,
+	mgr ctrl.Manager, addresses *pools.AddressRegistry, templateRegistry *claims.TemplateRegistry, stepMetrics *step.Metrics,
 ) error {
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(name string) *step.Reconciler {
-		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
+	newRunner := func(name string) *step.Reconciler {
+		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: stepMetrics, Recorder: recorder}
 	}
 
 	machines := &machine.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtmachine"), Recorder: recorder,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Runner: newRunner("kubevirtmachine"), Recorder: recorder,
 		Addresses: addresses, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 	}
 	if err := machines.SetupWithManager(mgr); err != nil {
@@ -141,8 +143,8 @@ func (a *Area) addKubeVirt(
 	}
 
 	nodePools := &nodepool.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtnodepool"), Recorder: recorder,
-		Addresses: addresses, PoolOwner: registry.PoolOwner, Clock: a.Clock,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Runner: newRunner("kubevirtnodepool"), Recorder: recorder,
+		Addresses: addresses, PoolOwner: templateRegistry.PoolOwner, Clock: a.Clock,
 		Keeper: &keep.Keeper{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Area: "networking", Role: keep.RoleName, Clock: a.Clock,
 			Lists: []client.ObjectList{&infrav1.KubevirtNodePoolList{}},

@@ -250,7 +250,8 @@ func checkUsages(r *parsedRequest) *Refusal {
 // checkSubject checks that the subject has an organization, a common name and nothing else.
 func checkSubject(r *parsedRequest) *Refusal {
 	if !slices.Equal(r.request.Subject.Organization, []string{nodesGroup}) {
-		return newRefusal(ReasonOrganization, "the organizations are %q and must be only %q", r.request.Subject.Organization, nodesGroup)
+		return newRefusal(ReasonOrganization,
+			"the organizations are %q and must be only %q", r.request.Subject.Organization, nodesGroup)
 	}
 
 	if names := len(r.request.Subject.Names); names != 2 {

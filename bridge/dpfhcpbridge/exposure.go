@@ -39,7 +39,8 @@ func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 
 	err := s.Client.Get(ctx, key, service)
 	if apierrors.IsNotFound(err) {
-		return step.Wait(resyncInterval, pendingReason, fmt.Sprintf("HyperShift has not created Service %s yet", key)+s.reconciliationError())
+		return step.Wait(resyncInterval, pendingReason,
+			fmt.Sprintf("HyperShift has not created Service %s yet", key)+s.reconciliationError())
 	}
 
 	if err != nil {

@@ -46,12 +46,12 @@ func (a *assignments) holder(addr netip.Addr) (string, bool) {
 }
 
 // add stores an address. The address must not have an owner yet.
-func (a *assignments) add(h Assignment) {
+func (a *assignments) add(assignment Assignment) {
 	index := a.takeUnused()
-	a.records[index] = record{Assignment: h, next: a.owners[h.Owner]} // nilIndex for the owner's first address
-	a.owners[h.Owner] = index
+	a.records[index] = record{Assignment: assignment, next: a.owners[assignment.Owner]} // nilIndex for the owner's first address
+	a.owners[assignment.Owner] = index
 
-	addr := h.Address.Addr()
+	addr := assignment.Address.Addr()
 	a.addresses[FamilyOf(addr)][toUint128(addr)] = index
 }
 
@@ -74,9 +74,9 @@ func (a *assignments) takeUnused() int32 {
 }
 
 // update replaces the record of an address. The address must already have the same owner.
-func (a *assignments) update(h Assignment) {
-	addr := h.Address.Addr()
-	a.records[a.addresses[FamilyOf(addr)][toUint128(addr)]].Assignment = h
+func (a *assignments) update(assignment Assignment) {
+	addr := assignment.Address.Addr()
+	a.records[a.addresses[FamilyOf(addr)][toUint128(addr)]].Assignment = assignment
 }
 
 // removeOwner deletes all addresses of an owner, and returns them in ascending order.
@@ -91,8 +91,8 @@ func (a *assignments) removeOwner(owner string) []Assignment {
 
 	delete(a.owners, owner)
 
-	for _, h := range removed {
-		addr := h.Address.Addr()
+	for _, assignment := range removed {
+		addr := assignment.Address.Addr()
 		delete(a.addresses[FamilyOf(addr)], toUint128(addr))
 	}
 

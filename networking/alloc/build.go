@@ -19,14 +19,14 @@ const (
 	anycastAddress   = "subnet-router anycast"
 )
 
-// build finds the subnet of each entry, and numbers the addresses that the pool can allocate. length is
-// the prefix length in the Spec, or 0. build returns the problems that it finds.
-func (p *part) build(length int) []error {
+// build finds the subnet of each entry, and numbers the addresses that the pool can allocate. prefixLength
+// is the one in the Spec, or 0. build returns the problems that it finds.
+func (p *part) build(prefixLength int) []error {
 	if len(p.entries) == 0 {
-		return p.checkEmpty(length)
+		return p.checkEmpty(prefixLength)
 	}
 
-	if problems := p.findSubnets(length); len(problems) > 0 {
+	if problems := p.findSubnets(prefixLength); len(problems) > 0 {
 		return problems
 	}
 
@@ -35,25 +35,25 @@ func (p *part) build(length int) []error {
 	problems = append(problems, p.checkSingleAddresses()...)
 	problems = append(problems, p.checkExcluded()...)
 
-	var used spans
+	var unavailable spans
 	for _, excluded := range p.excluded {
-		used = used.add(excluded.span())
+		unavailable = unavailable.add(excluded.span())
 	}
 
 	for _, gateway := range p.gateways {
-		used = used.add(span{first: toUint128(gateway), last: toUint128(gateway)})
+		unavailable = unavailable.add(span{first: toUint128(gateway), last: toUint128(gateway)})
 	}
 
 	for addr := range p.reserved {
-		used = used.add(span{first: toUint128(addr), last: toUint128(addr)})
+		unavailable = unavailable.add(span{first: toUint128(addr), last: toUint128(addr)})
 	}
 
 	for _, e := range p.entries {
-		for _, run := range used.findGaps(e.span()) {
+		for _, run := range unavailable.findGaps(e.span()) {
 			p.appendRun(run, e.subnet.Bits())
 		}
 
-		used = used.add(e.span())
+		unavailable = unavailable.add(e.span())
 	}
 
 	p.finish()
@@ -107,7 +107,7 @@ func (p *part) findSubnets(length int) []error {
 
 		bits := length
 		if bits == 0 {
-			bits, e.guessed = p.inferLength(e.Range)
+			bits, e.isGuessed = p.inferLength(e.Range)
 		}
 
 		if bits == 0 {
@@ -134,26 +134,27 @@ func (p *part) findSubnets(length int) []error {
 // defaultPrefixLengthV6 is the usual prefix length of an IPv6 network (RFC 4291, 2.5.4).
 const defaultPrefixLengthV6 = 64
 
-// inferLength returns the prefix length of a range when the Spec sets none. guessed is true if the
+// inferLength returns the prefix length of a range when the Spec sets none. isGuessed is true if the
 // length follows from no CIDR of the pool. The length is 0 if it cannot be guessed either.
-func (p *part) inferLength(r Range) (bits int, guessed bool) {
+func (p *part) inferLength(r Range) (bits int, isGuessed bool) {
+	if r.isNetwork() {
+		return r.Bits, false
+	}
+
 	for _, other := range p.entries {
 		if other.isNetwork() && other.Bits > bits && other.span().contains(r.span()) {
 			bits = other.Bits
 		}
 	}
 
-	if r.isNetwork() {
-		return r.Bits, false
-	}
-
 	if bits > 0 {
 		return bits, false
 	}
 
-	all := r.span()
+	enclosing := r.span()
 	for _, other := range p.entries {
-		all = span{first: minUint128(all.first, toUint128(other.First)), last: maxUint128(all.last, toUint128(other.Last))}
+		enclosing.first = minUint128(enclosing.first, toUint128(other.First))
+		enclosing.last = maxUint128(enclosing.last, toUint128(other.Last))
 	}
 
 	hasGateway := false
@@ -161,12 +162,13 @@ func (p *part) inferLength(r Range) (bits int, guessed bool) {
 	for _, gateway := range p.gateways {
 		if !isLinkLocal(gateway) {
 			hasGateway = true
-			all = span{first: minUint128(all.first, toUint128(gateway)), last: maxUint128(all.last, toUint128(gateway))}
+			enclosing.first = minUint128(enclosing.first, toUint128(gateway))
+			enclosing.last = maxUint128(enclosing.last, toUint128(gateway))
 		}
 	}
 
 	// Addresses without a common prefix get length 0, which is not a valid subnet either.
-	bits = p.family.bits() - u128{hi: all.first.hi ^ all.last.hi, lo: all.first.lo ^ all.last.lo}.bitLen()
+	bits = p.family.bits() - u128{hi: enclosing.first.hi ^ enclosing.last.hi, lo: enclosing.first.lo ^ enclosing.last.lo}.bitLen()
 
 	switch {
 	case p.family == IPv6:
@@ -186,7 +188,7 @@ func (p *Pool) GuessedSubnets() []netip.Prefix {
 
 	for i := range p.parts {
 		for _, e := range p.parts[i].entries {
-			if e.guessed && !slices.Contains(out, e.subnet) {
+			if e.isGuessed && !slices.Contains(out, e.subnet) {
 				out = append(out, e.subnet)
 			}
 		}

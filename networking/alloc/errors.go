@@ -42,7 +42,8 @@ type OverlapError struct {
 	Network, Pool string
 	// Other is the pool that the network already had.
 	Other string
-	// OtherNetwork is the network of the other pool, if it is known by another name. It may be the same network.
+	// OtherNetwork is the key of the other pool's network, if the keys differ and both may be one network.
+	// Otherwise it is empty.
 	OtherNetwork string
 	// Range is the first run of addresses that both pools have.
 	Range Range

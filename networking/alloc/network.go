@@ -226,7 +226,7 @@ func (n *Network) choose(
 		addr = addr.Unmap()
 		family := FamilyOf(addr)
 
-		if slices.ContainsFunc(assignments, func(h Assignment) bool { return h.Address.Addr() == addr }) {
+		if slices.ContainsFunc(assignments, func(assignment Assignment) bool { return assignment.Address.Addr() == addr }) {
 			continue
 		}
 
@@ -291,25 +291,25 @@ func (n *Network) chooseRequested(s *poolState, owner string, addr netip.Addr, h
 // Restore records that an address is in use. It does not check the address against the pools, because a
 // machine already has the address. It may be called before SetPool. The error is a *ConflictError if another
 // owner has the address.
-func (n *Network) Restore(h Assignment) error {
-	addr := h.Address.Addr()
-	if h.Owner == "" || !h.Address.IsValid() || addr.Is4In6() {
+func (n *Network) Restore(assignment Assignment) error {
+	addr := assignment.Address.Addr()
+	if assignment.Owner == "" || !assignment.Address.IsValid() || addr.Is4In6() {
 		return fmt.Errorf(
 			"restore address %q of owner %q on network %s: set an owner, and an address such as 10.0.0.5/24 or fd00::5/64",
-			h.Address, h.Owner, n.name)
+			assignment.Address, assignment.Owner, n.name)
 	}
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
 	switch holder, isInUse := n.assignments.holder(addr); {
-	case isInUse && holder != h.Owner:
-		return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
+	case isInUse && holder != assignment.Owner:
+		return &ConflictError{Network: n.name, Address: addr, Owner: assignment.Owner, Holder: holder}
 	case isInUse:
-		n.assignments.update(h)
+		n.assignments.update(assignment)
 	default:
 		n.markUsed(addr)
-		n.assignments.add(h)
+		n.assignments.add(assignment)
 	}
 
 	return nil
@@ -323,8 +323,8 @@ func (n *Network) Release(owner string) []Assignment {
 	defer n.mu.Unlock()
 
 	released := n.assignments.removeOwner(owner)
-	for _, h := range released {
-		n.markFree(h.Address.Addr())
+	for _, assignment := range released {
+		n.markFree(assignment.Address.Addr())
 	}
 
 	return released
@@ -455,12 +455,16 @@ func (n *Network) AssignmentsNoLongerIn(pool string) []Assignment {
 func (n *Network) assignmentsNoLongerIn(pool string) []Assignment {
 	s := n.pools[pool]
 
-	return n.assignments.filter(func(h Assignment) bool {
-		if h.Pool != pool || s == nil {
-			return h.Pool == pool
+	return n.assignments.filter(func(assignment Assignment) bool {
+		if assignment.Pool != pool {
+			return false
 		}
 
-		_, isInPool := s.pool.PrefixFor(h.Address.Addr())
+		if s == nil {
+			return true // the network has no such pool
+		}
+
+		_, isInPool := s.pool.PrefixFor(assignment.Address.Addr())
 
 		return !isInPool
 	})

@@ -73,8 +73,8 @@ type entry struct {
 
 	// subnet is the subnet that machines with these addresses get in their network configuration.
 	subnet netip.Prefix
-	// guessed is true if neither the Spec nor a CIDR sets the prefix length.
-	guessed bool
+	// isGuessed is true if neither the Spec nor a CIDR sets the prefix length.
+	isGuessed bool
 }
 
 // NewPool validates a Spec and returns its Pool. The error joins one *SpecError for each problem.

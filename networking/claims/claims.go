@@ -46,8 +46,9 @@ const (
 // reasonAllocated means that the addresses were allocated from the pool of the template.
 const reasonAllocated = "Allocated"
 
-// unknownPrefix begins the owner of the unknown addresses of a claim's machine.
-const unknownPrefix = "the machine of "
+// unknownOwnerPrefix and the claim's owner form the owner under which the address registry records that the
+// addresses of a claim's machine are unknown.
+const unknownOwnerPrefix = "the machine of "
 
 // ReasonAddressConflict means that a recorded address also belongs to another machine.
 const ReasonAddressConflict = "AddressConflict"
@@ -59,8 +60,8 @@ const fieldOwner = "hyperfleet-addresses"
 // of a claim.
 type ClaimReconciler struct {
 	Client client.Client
-	// Live reads from the API server, not from a cache.
-	Live      client.Reader
+	// APIReader reads from the API server, not from a cache.
+	APIReader client.Reader
 	Addresses *pools.AddressRegistry
 	Registry  *TemplateRegistry
 	Recorder  events.EventRecorder
@@ -69,7 +70,7 @@ type ClaimReconciler struct {
 	Concurrency int
 
 	changed watch.Source
-	inUse   inUse
+	inUse   inUseAddresses
 }
 
 func (c *ClaimReconciler) writer() *claimstatus.Writer {
@@ -121,21 +122,21 @@ func (c *ClaimReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, fmt.Errorf("get claim: %w", err)
 	}
 
-	c.holdUnknown(&claim)
+	c.blockPoolWhileUnknown(&claim)
 	c.inUse.releaseExpired(c.Addresses, c.Clock.Now())
 
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, c.release(ctx, &claim)
-	case isObserved(&claim):
-		return c.takeOver(ctx, &claim)
-	case isInUse(&claim):
+	case hasObservedAddresses(&claim):
+		return c.adoptObservedAddresses(ctx, &claim)
+	case hasAddressInUse(&claim):
 		return reconcile.Result{}, c.replaceAddresses(ctx, &claim)
 	case len(recordedAddresses(&claim)) > 0:
 		return c.verifyAddresses(ctx, &claim)
 	}
 
-	if isDone, result, err := c.readBack(ctx, &claim); isDone || err != nil {
+	if isRestored, result, err := c.restoreStatus(ctx, &claim); isRestored || err != nil {
 		return result, err
 	}
 
@@ -195,7 +196,7 @@ func (c *ClaimReconciler) allocate(ctx context.Context, claim *v1alpha1.MachineC
 	// since, these addresses must not be overwritten.
 	if len(c.Addresses.AddressesOf(OwnerKey(claim))) > 0 {
 		var live v1alpha1.MachineClaim
-		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
+		if err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 
@@ -205,11 +206,11 @@ func (c *ClaimReconciler) allocate(ctx context.Context, claim *v1alpha1.MachineC
 	}
 
 	addresses, err := c.Addresses.Acquire(pools.Request{
-		Network: entry.Network, Pool: entry.Pool, Owner: OwnerKey(claim), Unread: unknownPrefix + OwnerKey(claim),
+		Network: entry.Network, Pool: entry.Pool, Owner: OwnerKey(claim), UnreadOwner: unknownOwnerPrefix + OwnerKey(claim),
 		Wake: c.changed.EnqueueFunc(client.ObjectKeyFromObject(claim)),
 	})
 	if err != nil {
-		return c.handleRefusal(ctx, claim, err)
+		return c.handleAcquireError(ctx, claim, err)
 	}
 
 	return reconcile.Result{}, c.recordAddresses(ctx, claim, entry.Network, addresses, reasonAllocated)
@@ -274,21 +275,25 @@ func (c *ClaimReconciler) removeRevoked(
 	ctx context.Context, claim *v1alpha1.MachineClaim, addresses []netip.Prefix,
 ) (isRevoked bool, err error) {
 	held := c.Addresses.AddressesOf(OwnerKey(claim))
-	if !slices.ContainsFunc(addresses, func(address netip.Prefix) bool { return !slices.Contains(held, address) }) {
+	isMissing := func(address netip.Prefix) bool { return !slices.Contains(held, address) }
+	if !slices.ContainsFunc(addresses, isMissing) {
 		return false, nil
 	}
 
 	var live v1alpha1.MachineClaim
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil || live.UID != claim.UID {
+	if err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil || live.UID != claim.UID {
 		return true, client.IgnoreNotFound(err)
 	}
 
 	return true, c.removeAddresses(ctx, &live)
 }
 
-// handleRefusal reports an exhausted pool in the condition and an event, and requeues the claim. It returns
-// all other errors.
-func (c *ClaimReconciler) handleRefusal(ctx context.Context, claim *v1alpha1.MachineClaim, err error) (reconcile.Result, error) {
+// handleAcquireError handles an error of Acquire. It reports an exhausted pool and unknown addresses of other
+// machines in the condition, and requeues the claim. If the registry has no such pool, it only requeues the
+// claim. It returns all other errors.
+func (c *ClaimReconciler) handleAcquireError(
+	ctx context.Context, claim *v1alpha1.MachineClaim, err error,
+) (reconcile.Result, error) {
 	var (
 		exhausted *alloc.ExhaustedError
 		unread    *pools.UnreadError
@@ -349,7 +354,7 @@ func (c *ClaimReconciler) isOutdated(ctx context.Context, claim *v1alpha1.Machin
 	}
 
 	var live v1alpha1.MachineClaim
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
+	if err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 
@@ -370,7 +375,9 @@ func (c *ClaimReconciler) verifyAddresses(ctx context.Context, claim *v1alpha1.M
 		reason = previous.Reason
 	}
 
-	condition, requeueAfter := newAllocatedCondition(reason, strings.Join(recordedAddresses(claim), " ")), time.Duration(0)
+	var requeueAfter time.Duration
+
+	condition := newAllocatedCondition(reason, strings.Join(recordedAddresses(claim), " "))
 
 	if err := restore(c.Addresses, c.Registry, claim); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonAddressConflict, err.Error()
@@ -378,7 +385,8 @@ func (c *ClaimReconciler) verifyAddresses(ctx context.Context, claim *v1alpha1.M
 	}
 
 	// A version without the annotation has allocated the addresses.
-	if marked, err := newMark(claim); claim.Annotations[v1alpha1.AnnotationAddresses] == "" && err == nil {
+	hasMark := claim.Annotations[v1alpha1.AnnotationAddresses] != ""
+	if marked, err := newMark(claim); !hasMark && err == nil {
 		if err := c.writeMark(ctx, claim, marked.network, marked.addresses); err != nil {
 			return reconcile.Result{}, claimstatus.IgnoreGone(err) // after a conflict, an event for the newer object follows
 		}
@@ -446,15 +454,16 @@ func (c *ClaimReconciler) releaseDeleted(ctx context.Context, name types.Namespa
 	// The cache may not have a new claim with this name yet.
 	var claim v1alpha1.MachineClaim
 
-	err := c.Live.Get(ctx, name, &claim)
+	err := c.APIReader.Get(ctx, name, &claim)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read claim %s: %w", name, err)
 	}
 
-	owners = append(owners, c.Addresses.OwnersWithPrefix(unknownPrefix+ownerKeyPrefix(name))...)
+	owners = append(owners, c.Addresses.OwnersWithPrefix(unknownOwnerPrefix+ownerKeyPrefix(name))...)
 
+	// If there is no claim with this name, its UID is empty, and so no owner is kept.
 	for _, owner := range owners {
-		if strings.TrimPrefix(owner, unknownPrefix) != OwnerKey(&claim) {
+		if strings.TrimPrefix(owner, unknownOwnerPrefix) != OwnerKey(&claim) {
 			c.Addresses.Release(owner)
 		}
 	}

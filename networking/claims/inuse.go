@@ -21,22 +21,23 @@ import (
 // inUseTime is how long an address is not allocated after a machine without a claim was found to have it.
 const inUseTime = time.Minute
 
-// inUsePrefix begins the owner of an address that a machine without a claim has.
-const inUsePrefix = "a machine without a claim that has "
+// inUseOwnerPrefix and an address form the owner under which the address registry records an address that a
+// machine without a claim has.
+const inUseOwnerPrefix = "a machine without a claim that has "
 
-// inUse holds addresses that another machine uses although no claim has them, because the claim of that machine
+// inUseAddresses holds addresses that another machine uses although no claim has them, because the claim of that machine
 // was lost in a restore. The runners area finds such a machine when it places a machine with one of its
 // addresses, and deletes it when its job has ended.
-type inUse struct {
+type inUseAddresses struct {
 	mu sync.Mutex
-	// since is by the owner in the address registry.
+	// since is when an address was found to be in use, by its owner in the address registry.
 	since map[string]time.Time
 }
 
-// isInUse returns true if the claim has no machine, and the runners area has found that another machine has one
+// hasAddressInUse returns true if the claim has no machine, and the runners area has found that another machine has one
 // of the claim's addresses. The message of the condition begins with the addresses that the runners area tried.
-// If the claim has other addresses by now, isInUse returns false.
-func isInUse(claim *v1alpha1.MachineClaim) bool {
+// If the claim has other addresses by now, hasAddressInUse returns false.
+func hasAddressInUse(claim *v1alpha1.MachineClaim) bool {
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 	addresses := recordedAddresses(claim)
 
@@ -59,7 +60,7 @@ func (c *ClaimReconciler) replaceAddresses(ctx context.Context, claim *v1alpha1.
 	entry := c.Registry.entryOfClaim(claim)
 
 	for _, address := range taken.addresses {
-		owner := inUsePrefix + taken.network + " " + address.String()
+		owner := inUseOwnerPrefix + taken.network + " " + address.String()
 
 		// If another claim has got it meanwhile, the runners area finds that, too.
 		if c.Addresses.Restore(taken.network, alloc.Assignment{Owner: owner, Pool: entry.Pool, Address: address}) == nil {
@@ -70,7 +71,7 @@ func (c *ClaimReconciler) replaceAddresses(ctx context.Context, claim *v1alpha1.
 	return nil
 }
 
-func (u *inUse) add(owner string, now time.Time) {
+func (u *inUseAddresses) add(owner string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
@@ -82,20 +83,20 @@ func (u *inUse) add(owner string, now time.Time) {
 }
 
 // releaseExpired releases the addresses whose machines may be deleted by now.
-func (u *inUse) releaseExpired(b *pools.AddressRegistry, now time.Time) {
+func (u *inUseAddresses) releaseExpired(addresses *pools.AddressRegistry, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
 	for owner, since := range u.since {
 		if now.Sub(since) >= inUseTime {
 			delete(u.since, owner)
-			b.Release(owner)
+			addresses.Release(owner)
 		}
 	}
 }
 
 // retryAfter returns the delay before a claim that found its pool exhausted is reconciled again.
-func (u *inUse) retryAfter() time.Duration {
+func (u *inUseAddresses) retryAfter() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 

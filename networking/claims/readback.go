@@ -56,10 +56,10 @@ func newMark(claim *v1alpha1.MachineClaim) (mark, error) {
 	return out, nil
 }
 
-// isObserved returns true if the annotation contains only addresses. In this case the runners area or a person
+// hasObservedAddresses returns true if the annotation contains only addresses. In this case the runners area or a person
 // has written the addresses with which the claim's machine was created. Anyone who can create a claim can also
 // write the annotation, so it counts only if the runners area has found a machine.
-func isObserved(claim *v1alpha1.MachineClaim) bool {
+func hasObservedAddresses(claim *v1alpha1.MachineClaim) bool {
 	value := claim.Annotations[v1alpha1.AnnotationAddresses]
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 
@@ -71,7 +71,7 @@ func isObserved(claim *v1alpha1.MachineClaim) bool {
 // that of the claim's template.
 func markOf(claim *v1alpha1.MachineClaim, entry Entry) (mark, bool) {
 	value := claim.Annotations[v1alpha1.AnnotationAddresses]
-	if isObserved(claim) {
+	if hasObservedAddresses(claim) {
 		value = string(claim.UID) + " " + observedNetwork(claim, entry) + " " + value
 	}
 
@@ -114,14 +114,14 @@ func (m mark) owner(claim *v1alpha1.MachineClaim) string {
 // restoreMark restores the marked addresses of a claim without addresses in its status into the address
 // registry. The addresses of an earlier claim with the same name stay in use until this claim is deleted,
 // because its machine may still run.
-func restoreMark(b *pools.AddressRegistry, entry Entry, claim *v1alpha1.MachineClaim) error {
+func restoreMark(addresses *pools.AddressRegistry, entry Entry, claim *v1alpha1.MachineClaim) error {
 	marked, found := markOf(claim, entry)
 	if !found {
 		return nil
 	}
 
 	for _, address := range marked.addresses {
-		err := b.Restore(marked.network, alloc.Assignment{Owner: marked.owner(claim), Pool: entry.Pool, Address: address})
+		err := addresses.Restore(marked.network, alloc.Assignment{Owner: marked.owner(claim), Pool: entry.Pool, Address: address})
 		if err != nil {
 			return err
 		}
@@ -136,9 +136,9 @@ func (r *TemplateRegistry) entryOfClaim(claim *v1alpha1.MachineClaim) Entry {
 	return entry
 }
 
-// takeOver replaces the addresses in a claim's status with the addresses that its machine was created with. If
+// adoptObservedAddresses replaces the addresses in a claim's status with the addresses that its machine was created with. If
 // one of these has been allocated to a claim without a machine since then, that claim gets another address.
-func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
+func (c *ClaimReconciler) adoptObservedAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	entry := c.Registry.entryOfClaim(claim)
 
 	marked, found := markOf(claim, entry)
@@ -152,7 +152,8 @@ func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineC
 			claim.Annotations[v1alpha1.AnnotationAddresses]))
 	}
 
-	// Other claims may take released addresses, so addresses of the machine must not be released.
+	// If the claim already has the addresses of the machine, it must keep them, because another claim could get
+	// released ones.
 	if held := c.Addresses.AddressesOf(OwnerKey(claim)); !slices.Equal(held, marked.addresses) {
 		c.Addresses.Release(OwnerKey(claim))
 	}
@@ -180,23 +181,25 @@ func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineC
 // changes nothing and returns false if the owner is not a claim, or if the claim has a machine or no longer
 // exists.
 func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (isRevoked bool, err error) {
+	const keyParts = 3 // namespace, name and UID
+
 	text, isClaim := strings.CutPrefix(owner, kindClaim+" ")
 	parts := strings.Split(text, "/")
 
-	if !isClaim || len(parts) != len([]string{"namespace", "name", "uid"}) {
+	if !isClaim || len(parts) != keyParts {
 		return false, nil
 	}
 
 	var holder v1alpha1.MachineClaim
 
-	err = c.Live.Get(ctx, types.NamespacedName{Namespace: parts[0], Name: parts[1]}, &holder)
+	err = c.APIReader.Get(ctx, types.NamespacedName{Namespace: parts[0], Name: parts[1]}, &holder)
 
 	switch {
 	case apierrors.IsNotFound(err): // its machine may still run
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get claim %s/%s: %w", parts[0], parts[1], err)
-	case string(holder.UID) != parts[2]: // as above
+	case string(holder.UID) != parts[2]: // a newer claim: the machine of the older one may still run
 		return false, nil
 	case holder.Status.VMRef != nil || hasStarted(&holder):
 		return false, nil
@@ -209,7 +212,7 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (isRevoked b
 	c.Addresses.Release(owner)
 
 	// A reconcile of the holder may have written them once more. What it writes after the release, it removes itself.
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(&holder), &holder); err != nil {
+	if err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(&holder), &holder); err != nil {
 		return true, client.IgnoreNotFound(err)
 	}
 
@@ -233,26 +236,26 @@ func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.M
 	return c.writer().Apply(ctx, changed, map[string]any{})
 }
 
-// holdUnknown makes the pool allocate no addresses while the claim's machine exists and its addresses are
+// blockPoolWhileUnknown makes the pool allocate no addresses while the claim's machine exists and its addresses are
 // unknown. When they are known, the pool allocates addresses again.
-func (c *ClaimReconciler) holdUnknown(claim *v1alpha1.MachineClaim) {
-	if isUnknown(claim) {
-		markUnknown(c.Addresses, c.Registry, claim)
-	} else if owner := unknownPrefix + OwnerKey(claim); c.Addresses.IsUnread(owner) {
+func (c *ClaimReconciler) blockPoolWhileUnknown(claim *v1alpha1.MachineClaim) {
+	if hasUnknownAddresses(claim) {
+		markAddressesUnknown(c.Addresses, c.Registry, claim)
+	} else if owner := unknownOwnerPrefix + OwnerKey(claim); c.Addresses.IsUnread(owner) {
 		c.Addresses.MarkRead(owner)
 	}
 }
 
-// isUnknown returns whether the claim's machine exists and has unknown addresses.
-func isUnknown(claim *v1alpha1.MachineClaim) bool {
+// hasUnknownAddresses returns whether the claim's machine exists and has unknown addresses.
+func hasUnknownAddresses(claim *v1alpha1.MachineClaim) bool {
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 
 	return placed != nil && placed.Reason == v1alpha1.ReasonAddressesUnknown &&
 		(claim.DeletionTimestamp.IsZero() || !meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionVMCleanedUp))
 }
 
-func markUnknown(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
-	b.MarkUnread(registry.entryOfClaim(claim).Pool, unknownPrefix+OwnerKey(claim))
+func markAddressesUnknown(addresses *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
+	addresses.MarkUnread(registry.entryOfClaim(claim).Pool, unknownOwnerPrefix+OwnerKey(claim))
 }
 
 // writeMark writes the addresses of a claim into its annotation, before they are in its status.
@@ -280,9 +283,9 @@ func (c *ClaimReconciler) writeMark(
 	return nil
 }
 
-// readBack records the marked addresses of a claim in its status, if the status was lost. It returns false if
+// restoreStatus records the marked addresses of a claim in its status, if the status was lost. It returns false if
 // there are none.
-func (c *ClaimReconciler) readBack(
+func (c *ClaimReconciler) restoreStatus(
 	ctx context.Context, claim *v1alpha1.MachineClaim,
 ) (isRestored bool, result reconcile.Result, err error) {
 	entry := c.Registry.entryOfClaim(claim)

@@ -22,9 +22,9 @@ import (
 
 // NewPoolReader returns a reader that adds the pools of all templates to the template registry and its
 // address registry. It skips templates whose cluster does not exist or does not allow them.
-func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolReader {
+func NewPoolReader(apiReader client.Reader, registry *TemplateRegistry) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.PoolObject, error) {
-		templates, err := watch.ListAll[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
+		templates, err := watch.ListAll[*v1alpha1.HypervisorMachineTemplate](ctx, apiReader, &v1alpha1.HypervisorMachineTemplateList{})
 		if err != nil {
 			return nil, fmt.Errorf("list templates: %w", err)
 		}
@@ -40,7 +40,7 @@ func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolRea
 
 			var cluster v1alpha1.HypervisorCluster
 
-			err := live.Get(ctx, client.ObjectKey{Name: template.Spec.HypervisorClusterRef.Name}, &cluster)
+			err := apiReader.Get(ctx, client.ObjectKey{Name: template.Spec.HypervisorClusterRef.Name}, &cluster)
 			if apierrors.IsNotFound(err) {
 				continue
 			}
@@ -49,7 +49,7 @@ func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolRea
 				return nil, fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
 			}
 
-			if err := checkAllowed(ctx, live, template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
+			if err := checkAllowed(ctx, apiReader, template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
 				continue
 			} else if err != nil {
 				return nil, err
@@ -65,21 +65,23 @@ func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolRea
 }
 
 // NewReader returns a reader that restores the recorded addresses of all claims into an address registry.
-func NewReader(live client.Reader, registry *TemplateRegistry) pools.Reader {
-	return pools.NewMachineReader(live, &v1alpha1.MachineClaimList{},
-		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error {
-			if isUnknown(claim) {
-				markUnknown(b, registry, claim)
+func NewReader(apiReader client.Reader, registry *TemplateRegistry) pools.Reader {
+	return pools.NewMachineReader(apiReader, &v1alpha1.MachineClaimList{},
+		func(addresses *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error {
+			if hasUnknownAddresses(claim) {
+				markAddressesUnknown(addresses, registry, claim)
 			}
 
-			return restore(b, registry, claim)
+			return restore(addresses, registry, claim)
 		},
-		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) { restoreWaiting(b, registry, claim) })
+		func(addresses *pools.AddressRegistry, claim *v1alpha1.MachineClaim) {
+			restoreWaiting(addresses, registry, claim)
+		})
 }
 
 // restoreWaiting adds a claim that found its pool exhausted to the queue of the pool again, before new claims
 // come.
-func restoreWaiting(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
+func restoreWaiting(addresses *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
 	isWaiting := pools.IsWaiting(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 
 	if !isWaiting || len(recordedAddresses(claim)) > 0 || hasStarted(claim) || !claim.DeletionTimestamp.IsZero() {
@@ -88,7 +90,7 @@ func restoreWaiting(b *pools.AddressRegistry, registry *TemplateRegistry, claim 
 
 	entry, found := registry.EntryOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
 	if found && entry.Reason == "" {
-		b.RestoreWaiting(entry.Network, entry.Pool, OwnerKey(claim))
+		addresses.RestoreWaiting(entry.Network, entry.Pool, OwnerKey(claim))
 	}
 }
 
@@ -101,11 +103,11 @@ func (r *TemplateRegistry) reset() {
 }
 
 // restore restores the addresses in a claim's status, or else in its annotation, into the address registry.
-func restore(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) error {
+func restore(addresses *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) error {
 	entry := registry.entryOfClaim(claim)
 
-	if len(recordedAddresses(claim)) == 0 || isObserved(claim) {
-		return restoreMark(b, entry, claim)
+	if len(recordedAddresses(claim)) == 0 || hasObservedAddresses(claim) {
+		return restoreMark(addresses, entry, claim)
 	}
 
 	var problems []error
@@ -119,7 +121,7 @@ func restore(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alph
 			continue
 		}
 
-		problems = append(problems, b.Restore(claim.Status.NetworkInfo.AddressNetwork,
+		problems = append(problems, addresses.Restore(claim.Status.NetworkInfo.AddressNetwork,
 			alloc.Assignment{Owner: OwnerKey(claim), Pool: entry.Pool, Address: address}))
 	}
 

@@ -95,19 +95,20 @@ func (r *TemplateRegistry) Remove(template types.NamespacedName) {
 	r.remove(template, "")
 }
 
-// remove removes a template and its pool, except if the pool has the name in except or is still shared.
-func (r *TemplateRegistry) remove(template types.NamespacedName, except string) {
+// remove removes a template. It also removes its pool, unless other templates share the pool, or its name is
+// keptPool.
+func (r *TemplateRegistry) remove(template types.NamespacedName, keptPool string) {
 	old, found := r.templates[template]
 	delete(r.templates, template)
 
-	if found && old.Pool != "" && old.Pool != except && len(r.sharers(old.Pool)) == 0 {
+	if found && old.Pool != "" && old.Pool != keptPool && len(r.sharers(old.Pool)) == 0 {
 		r.addresses.RemovePool(old.Pool)
 	}
 }
 
-// Set adds the pool of a template to the address registry. The template must have a pool. If the pool
-// overlaps another pool, the address registry calls wake for all templates that share the pool when another
-// attempt can succeed. wake may be nil.
+// Set adds the pool of a template to the address registry. The template must have a pool. wake returns the
+// function that enqueues a template, or is nil. If the pool overlaps another pool, the address registry calls
+// this function for all templates that share the pool when another attempt can succeed.
 func (r *TemplateRegistry) Set(
 	template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster, wake func(types.NamespacedName) func(),
 ) Entry {
@@ -115,8 +116,8 @@ func (r *TemplateRegistry) Set(
 	defer r.mu.Unlock()
 
 	name := client.ObjectKeyFromObject(template)
-	pool := template.Spec.Network.AddressPool()
-	spec := alloc.NewSpec(pool.Addresses, pool.ExcludedAddresses, pool.Gateway, pool.PrefixLengthV4, pool.PrefixLengthV6)
+	field := template.Spec.Network.AddressPool()
+	spec := alloc.NewSpec(field.Addresses, field.ExcludedAddresses, field.Gateway, field.PrefixLengthV4, field.PrefixLengthV6)
 	entry := Entry{Network: NetworkKey(template, cluster)}
 	entry.Pool = poolName(entry.Network, spec)
 
@@ -132,21 +133,21 @@ func (r *TemplateRegistry) Set(
 		return entry
 	}
 
-	addresses, err := alloc.NewPool(entry.Pool, spec)
+	pool, err := alloc.NewPool(entry.Pool, spec)
 	if err != nil {
 		entry.Reason, entry.Message = ReasonPoolInvalid, fmt.Sprintf("validate network.static.pool: %v", err)
 
 		return entry
 	}
 
-	entry.MachineCapacity = addresses.MachineCapacity()
+	entry.MachineCapacity = pool.MachineCapacity()
 
 	if status, found := r.addresses.Status(entry.Pool); found && status.Network == entry.Network {
 		return entry // the name includes a digest of the pool, so this is the same pool
 	}
 
 	wakeSharers := newWakeAll(append(r.sharers(entry.Pool), name), wake)
-	err = r.addresses.SetPool(pools.Pool{Network: entry.Network, Addresses: addresses}, wakeSharers)
+	err = r.addresses.SetPool(pools.Pool{Network: entry.Network, Addresses: pool}, wakeSharers)
 
 	var overlap *alloc.OverlapError
 
@@ -247,9 +248,9 @@ func NetworkKey(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.
 	return hypervisor.NewAddressNetwork(cluster.Name, bridge, vlan)
 }
 
-// hostNetwork returns to what libvirt hosts attach the machines of a template without a bridge. It returns an empty text if
-// that depends on the host. A host with neither a bridge nor a network does not count unless all hosts are like it, because
-// nobody else reaches the addresses of its machines.
+// hostNetwork returns the bridge or network to which libvirt hosts attach the machines of a template without a bridge. It
+// returns an empty text if the hosts differ. A host with neither a bridge nor a network counts only if all hosts are like
+// it, because nobody else reaches the addresses of its machines.
 func hostNetwork(hosts []v1alpha1.LibvirtHost) string {
 	var found []string
 

@@ -46,8 +46,8 @@ const (
 // result in the conditions of the templates.
 type TemplateReconciler struct {
 	Client client.Client
-	// Live reads from the API server, because namespaces are not cached.
-	Live      client.Reader
+	// APIReader reads from the API server, because namespaces are not cached.
+	APIReader client.Reader
 	Addresses *pools.AddressRegistry
 	Registry  *TemplateRegistry
 	Clock     clock.WithTicker
@@ -157,7 +157,7 @@ func (t *TemplateReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	}
 
 	// Remove a pool that is not allowed, so it cannot overlap other pools.
-	if err := checkAllowed(ctx, t.Live, &template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
+	if err := checkAllowed(ctx, t.APIReader, &template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
 		t.Registry.Remove(req.NamespacedName)
 
 		return reconcile.Result{RequeueAfter: notAllowedRetry}, t.report(ctx, &template, metav1.Condition{
@@ -174,9 +174,9 @@ func (t *TemplateReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 // checkAllowed checks that the cluster allows the template's namespace to use the resources in the
 // template. If not, it returns an error of class Configuration that says what is allowed.
 func checkAllowed(
-	ctx context.Context, live client.Reader, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
+	ctx context.Context, apiReader client.Reader, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
 ) error {
-	entry, err := tenancy.FindEntry(cluster, template.Namespace, tenancy.NewLabelsFunc(ctx, live, template.Namespace))
+	entry, err := tenancy.FindEntry(cluster, template.Namespace, tenancy.NewLabelsFunc(ctx, apiReader, template.Namespace))
 	if err != nil {
 		return err
 	}
@@ -200,12 +200,12 @@ func (t *TemplateReconciler) setPool(
 		return t.report(ctx, template, ready)
 	}
 
-	capacity, err := t.checkCapacity(ctx, entry)
+	capacityCondition, err := t.checkCapacity(ctx, entry)
 	if err != nil {
 		return err
 	}
 
-	return t.report(ctx, template, ready, capacity)
+	return t.report(ctx, template, ready, capacityCondition)
 }
 
 // checkCapacity returns the condition AddressesFewerThanMachines. It is True if the pool has fewer
@@ -245,7 +245,7 @@ func (t *TemplateReconciler) report(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, conditions ...metav1.Condition,
 ) error {
 	warning := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines)
-	isUnchanged := len(conditions) > 1 || warning == nil
+	isUnchanged := len(conditions) > 1 || warning == nil // AddressesFewerThanMachines does not have to be removed
 
 	for _, condition := range conditions {
 		isUnchanged = isUnchanged && claimstatus.HasCondition(template, condition)

@@ -16,13 +16,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// removeRestored removes the fields and conditions that unwanted returns. hasRemoved is true if there were any.
+// removeRestored removes the fields and conditions in the patch of newRemovalPatch. hasRemoved is true if there were any.
 // current is the object as it was last read or written. If the object has changed since, the API server rejects
 // the patch with a conflict.
 func (w *Writer) removeRestored(
 	ctx context.Context, obj step.Object, current, status map[string]any,
 ) (hasRemoved bool, err error) {
-	removal := w.unwanted(current, status)
+	removal := w.newRemovalPatch(current, status)
 	if len(removal) == 0 {
 		return false, nil
 	}
@@ -46,10 +46,10 @@ func (w *Writer) removeRestored(
 	return true, nil
 }
 
-// unwanted returns a merge patch of the status. It removes those fields and conditions of the field manager
+// newRemovalPatch returns a merge patch of the status. It removes those fields and conditions of the field manager
 // that the object has and applied does not have. Server-side apply does not remove them if another program owns
 // them too.
-func (w *Writer) unwanted(current, applied map[string]any) map[string]any {
+func (w *Writer) newRemovalPatch(current, applied map[string]any) map[string]any {
 	removal := map[string]any{}
 
 	present, _, _ := unstructured.NestedSlice(current, "status", "conditions")

@@ -22,7 +22,7 @@ import (
 // addClaims adds the controller that registers MachineClaims to a manager.
 func addClaims(mgr ctrl.Manager, opts Options) error {
 	m := &MachineReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindMachineClaim,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindMachineClaim,
 		newObject: func() claimstatus.Machine { return &v1alpha1.MachineClaim{} },
 		decide:    newClaimDecider(mgr.GetClient(), mgr.GetAPIReader()),
 	}
@@ -38,7 +38,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 }
 
 // newClaimDecider returns a function that returns the intent for a claim from the claim and its cluster.
-func newClaimDecider(reader, live client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
+func newClaimDecider(reader, apiReader client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
 	return func(ctx context.Context, machine claimstatus.Machine) (registrationIntent, error) {
 		claim, ok := machine.(*v1alpha1.MachineClaim)
 		if !ok {
@@ -61,7 +61,7 @@ func newClaimDecider(reader, live client.Reader) func(context.Context, claimstat
 			return registrationIntent{}, fmt.Errorf("get HypervisorCluster %s: %w", ref.HypervisorCluster, err)
 		}
 
-		return decideClaim(claim, &cluster).checkTenancy(ctx, live, &cluster)
+		return decideClaim(claim, &cluster).checkTenancy(ctx, apiReader, &cluster)
 	}
 }
 

@@ -35,9 +35,9 @@ type Client struct {
 	listingsByZone map[string]*zoneListings
 }
 
-func newClient(kind string, service Service, redact log.Redactor, timer clock.Clock, calls *metrics.CallMetrics) *Client {
+func newClient(kind string, service Service, redact log.Redactor, clk clock.Clock, calls *metrics.CallMetrics) *Client {
 	return &Client{
-		service: service, kind: kind, redact: redact, clock: timer, calls: calls, listingsByZone: map[string]*zoneListings{},
+		service: service, kind: kind, redact: redact, clock: clk, calls: calls, listingsByZone: map[string]*zoneListings{},
 	}
 }
 
@@ -193,15 +193,15 @@ func (c *Client) callService(ctx context.Context, operation, description string,
 // their records, so a crash leaves none of our records without an ownership record. It deletes records even
 // if adding records failed.
 func (c *Client) apply(ctx context.Context, zone string, todo changes) error {
-	added := c.Add(ctx, zone, todo.addOwnership)
-	if added == nil {
-		added = c.Add(ctx, zone, todo.addRecords)
+	addErr := c.Add(ctx, zone, todo.addOwnership)
+	if addErr == nil {
+		addErr = c.Add(ctx, zone, todo.addRecords)
 	}
 
-	deleted := c.Delete(ctx, zone, todo.deleteRecords)
-	if deleted == nil {
-		deleted = c.Delete(ctx, zone, todo.deleteOwnership)
+	deleteErr := c.Delete(ctx, zone, todo.deleteRecords)
+	if deleteErr == nil {
+		deleteErr = c.Delete(ctx, zone, todo.deleteOwnership)
 	}
 
-	return joinErrors(added, deleted)
+	return joinErrors(addErr, deleteErr)
 }

@@ -26,7 +26,7 @@ import (
 // addKubevirtMachines adds the controller that registers KubevirtMachines to a manager.
 func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	m := &MachineReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindKubevirtMachine,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindKubevirtMachine,
 		newObject: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
 		decide:    newKubevirtDecider(mgr.GetClient(), mgr.GetAPIReader()),
 	}
@@ -126,7 +126,7 @@ func parseStaticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
 
 // newKubevirtDecider returns a function that returns the intent for a KubevirtMachine from the machine, its
 // pool and its cluster.
-func newKubevirtDecider(reader, live client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
+func newKubevirtDecider(reader, apiReader client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
 	return func(ctx context.Context, object claimstatus.Machine) (registrationIntent, error) {
 		machine, ok := object.(*infrav1.KubevirtMachine)
 		if !ok {
@@ -151,7 +151,7 @@ func newKubevirtDecider(reader, live client.Reader) func(context.Context, claims
 			return out, nil
 		}
 
-		return out.checkTenancy(ctx, live, name.Cluster)
+		return out.checkTenancy(ctx, apiReader, name.Cluster)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestClientsOfDeletedClustersAreFreed(t *testing.T) { //nolint:paralleltest 
 		Clock: clock.RealClock{},
 	}
 	sweeper := &Sweeper{
-		Live: fake.NewClientBuilder().WithScheme(scheme).Build(), Services: services, Interval: time.Hour,
+		APIReader: fake.NewClientBuilder().WithScheme(scheme).Build(), Services: services, Interval: time.Hour,
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	}
 

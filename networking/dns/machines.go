@@ -33,9 +33,9 @@ const indexMachine = "spec.claim"
 // object.
 type MachineReconciler struct {
 	Client client.Client
-	// Live reads from the API server, not from a cache.
-	Live  client.Reader
-	Clock clock.PassiveClock
+	// APIReader reads from the API server, not from a cache.
+	APIReader client.Reader
+	Clock     clock.PassiveClock
 
 	kind string
 	// newObject returns an empty object of the kind.
@@ -61,7 +61,7 @@ type registrationIntent struct {
 // In this case it returns an intent with a reason, which keeps an existing registration unchanged. The
 // check is needed because a tenant can write any name into a template, a pool or a status of its namespace.
 func (w registrationIntent) checkTenancy(
-	ctx context.Context, live client.Reader, cluster *v1alpha1.HypervisorCluster,
+	ctx context.Context, apiReader client.Reader, cluster *v1alpha1.HypervisorCluster,
 ) (registrationIntent, error) {
 	if !w.shouldRegister {
 		return w, nil
@@ -75,7 +75,7 @@ func (w registrationIntent) checkTenancy(
 
 	namespace := w.spec.Claim.Namespace
 
-	entry, err := tenancy.FindEntry(cluster, namespace, tenancy.NewLabelsFunc(ctx, live, namespace))
+	entry, err := tenancy.FindEntry(cluster, namespace, tenancy.NewLabelsFunc(ctx, apiReader, namespace))
 	if err == nil {
 		err = tenancy.CheckDNSName(entry, cluster.Name, namespace, w.spec.FQDN)
 	}
@@ -119,7 +119,7 @@ func (m *MachineReconciler) Reconcile(ctx context.Context, req reconcile.Request
 
 	var (
 		intent    registrationIntent
-		isDeleted = err != nil
+		isDeleted = err != nil // only NotFound is left
 	)
 
 	if !isDeleted {
@@ -128,12 +128,12 @@ func (m *MachineReconciler) Reconcile(ctx context.Context, req reconcile.Request
 		}
 	}
 
-	found, err := m.deleteUnwanted(ctx, req, machine, intent)
+	kept, err := m.deleteUnwanted(ctx, req, machine, intent)
 	if err != nil || isDeleted {
 		return reconcile.Result{}, err
 	}
 
-	return reconcile.Result{}, m.ensureRegistration(ctx, machine, intent, found)
+	return reconcile.Result{}, m.ensureRegistration(ctx, machine, intent, kept)
 }
 
 // deleteUnwanted deletes the registrations that the machine must not have, and those of earlier machines
@@ -148,12 +148,12 @@ func (m *MachineReconciler) deleteUnwanted(
 		return nil, fmt.Errorf("list DNSRegistrations of %s %s: %w", m.kind, req.NamespacedName, err)
 	}
 
-	var found *v1alpha1.DNSRegistration
+	var kept *v1alpha1.DNSRegistration
 
 	for i := range list.Items {
 		reg := &list.Items[i]
 		if reg.Spec.Claim.UID == string(machine.GetUID()) && intent.canKeep(reg) {
-			found = reg
+			kept = reg
 
 			continue
 		}
@@ -169,7 +169,7 @@ func (m *MachineReconciler) deleteUnwanted(
 		}
 	}
 
-	return found, nil
+	return kept, nil
 }
 
 // canKeep returns whether a registration of the machine can stay. A registration at another cluster cannot
@@ -180,30 +180,30 @@ func (w registrationIntent) canKeep(reg *v1alpha1.DNSRegistration) bool {
 
 // ensureRegistration creates or updates the registration, and reports the result in the machine's condition.
 func (m *MachineReconciler) ensureRegistration(
-	ctx context.Context, machine claimstatus.Machine, intent registrationIntent, found *v1alpha1.DNSRegistration,
+	ctx context.Context, machine claimstatus.Machine, intent registrationIntent, kept *v1alpha1.DNSRegistration,
 ) error {
 	writer := &claimstatus.Writer{
 		Client: m.Client, Clock: m.Clock, Owner: FieldOwner, Types: []string{v1alpha1.ConditionDNSRegistered},
 	}
 
 	switch {
-	case intent.shouldRegister && found == nil:
+	case intent.shouldRegister && kept == nil:
 		if err := m.create(ctx, machine, intent); err != nil {
 			return err
 		}
 
 		return writer.Report(ctx, machine, metav1.ConditionUnknown, "Pending", "the DNS records are being written")
-	case intent.shouldRegister && !isSameSpec(found.Spec, intent.spec):
-		changed := found.DeepCopy()
+	case intent.shouldRegister && !isSameSpec(kept.Spec, intent.spec):
+		changed := kept.DeepCopy()
 		changed.Spec = intent.spec
 
 		if err := m.Client.Update(ctx, changed); err != nil {
-			return fmt.Errorf("update DNSRegistration %s: %w", found.Name, err)
+			return fmt.Errorf("update DNSRegistration %s: %w", kept.Name, err)
 		}
 
 		return nil
-	case found != nil:
-		return reportRegistration(ctx, writer, machine, found)
+	case kept != nil:
+		return reportRegistration(ctx, writer, machine, kept)
 	case intent.reason != "":
 		return writer.Report(ctx, machine, metav1.ConditionFalse, intent.reason, intent.message)
 	case intent.hasEnded && meta.FindStatusCondition(*machine.StatusConditions(), v1alpha1.ConditionDNSRegistered) != nil:
@@ -218,7 +218,7 @@ func (m *MachineReconciler) ensureRegistration(
 func (m *MachineReconciler) create(ctx context.Context, machine claimstatus.Machine, intent registrationIntent) error {
 	live := m.newObject()
 
-	err := m.Live.Get(ctx, client.ObjectKeyFromObject(machine), live)
+	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(machine), live)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get %s %s: %w", m.kind, client.ObjectKeyFromObject(machine), err)
 	}

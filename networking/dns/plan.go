@@ -19,14 +19,14 @@ type conflict struct {
 	record v1alpha1.DNSRecord
 	// existing is the existing record, or the machine that has the name.
 	existing string
-	// heldByMachine is true if the name belongs to another machine of this operator, which may be deleted
+	// isHeldByMachine is true if the name belongs to another machine of this operator, which may be deleted
 	// soon.
-	heldByMachine bool
+	isHeldByMachine bool
 }
 
 // String returns a message with the record and its owner.
 func (c conflict) String() string {
-	if c.heldByMachine {
+	if c.isHeldByMachine {
 		return fmt.Sprintf("%s %s belongs to %s", c.record.Type, c.record.Name, c.existing)
 	}
 
@@ -126,28 +126,25 @@ func planChanges(listing *Listing, owner Owner, records []v1alpha1.DNSRecord, tt
 // none. A conflict is a record that the operator has not created, or an ownership record of another
 // machine.
 func findConflict(listing *Listing, owner Owner, record v1alpha1.DNSRecord) (conflict, bool) {
-	marks := listing.ownershipRecordsFor(record.Name)
+	ownerships := listing.ownershipRecordsFor(record.Name)
 
 	for _, e := range listing.names[record.Name] {
 		if !canClaimName(e.kind) {
 			continue
 		}
 
-		belongsToMachine := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
-			return m.belongsTo(owner) && m.record == recordID(e.kind, e.value)
-		})
-		belongsToOperator := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
+		belongsToOperator := slices.ContainsFunc(ownerships, func(m ownershipRecord) bool {
 			return m.operator == encodeID(owner.Operator) && m.record == recordID(e.kind, e.value)
 		})
 
-		if !belongsToMachine && !belongsToOperator {
+		if !belongsToOperator {
 			return conflict{record: record, existing: e.kind + " " + e.value}, true
 		}
 	}
 
-	for _, m := range marks {
+	for _, m := range ownerships {
 		if m.operator == encodeID(owner.Operator) && m.uid != encodeID(owner.UID) {
-			return conflict{record: record, existing: m.machine, heldByMachine: true}, true
+			return conflict{record: record, existing: m.machine, isHeldByMachine: true}, true
 		}
 	}
 

@@ -60,7 +60,7 @@ func isRegistrable(addr netip.Addr) bool {
 // address can be registered.
 func buildRecords(
 	spec v1alpha1.DNSRegistrationSpec, zones []string,
-) (records []v1alpha1.DNSRecord, unreversed []string, err error) {
+) (records []v1alpha1.DNSRecord, withoutReverseZone []string, err error) {
 	name := canonicalName(spec.FQDN)
 
 	zone, ok := findZone(zones, name)
@@ -94,7 +94,7 @@ func buildRecords(
 		if zone, ok := findZone(zones, reverse); ok {
 			records = append(records, v1alpha1.DNSRecord{Zone: zone, Name: reverse, Type: typePTR, Value: name})
 		} else {
-			unreversed = append(unreversed, addr.String())
+			withoutReverseZone = append(withoutReverseZone, addr.String())
 		}
 	}
 
@@ -104,7 +104,7 @@ func buildRecords(
 			name, strings.Join(spec.Addresses, ", "))
 	}
 
-	return records, unreversed, nil
+	return records, withoutReverseZone, nil
 }
 
 // normalizeValue returns a record's value in a canonical form for comparisons.

@@ -106,11 +106,11 @@ func TestRecordsOnRealServers(t *testing.T) {
 			owner := Owner{Operator: "op-1", UID: "6a8f6a0e-2c39-4d57-9b1d-0c6a7d0f3a11", Claim: "ci/vm1"}
 			zones := []string{"8.b.d.0.1.0.0.2.ip6.arpa", reverse, forward}
 
-			want, unreversed, err := buildRecords(v1alpha1.DNSRegistrationSpec{
+			want, withoutReverseZone, err := buildRecords(v1alpha1.DNSRegistrationSpec{
 				FQDN: "VM1." + forward + ".", Addresses: []string{"192.0.2.7", "2001:db8::7", "198.51.100.7", "fe80::1"},
 			}, zones)
-			if err != nil || !cmp.Equal(unreversed, []string{"198.51.100.7"}) || len(want) != 5 {
-				t.Fatalf("wanted() = %v, %v, %v", want, unreversed, err)
+			if err != nil || !cmp.Equal(withoutReverseZone, []string{"198.51.100.7"}) || len(want) != 5 {
+				t.Fatalf("wanted() = %v, %v, %v", want, withoutReverseZone, err)
 			}
 
 			reconcileZonesTwice(t, client, zones, owner, want)

@@ -86,7 +86,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error
 	}
 
 	err := mgr.Add(&Sweeper{
-		Live: mgr.GetAPIReader(), Services: services, OperatorUID: opts.OperatorUID,
+		APIReader: mgr.GetAPIReader(), Services: services, OperatorUID: opts.OperatorUID,
 		Interval: opts.SweepInterval, Clock: opts.Clock, Log: opts.Log,
 	})
 	if err != nil {

@@ -87,7 +87,7 @@ func (s *scope) assumeRecords(ctx context.Context) step.Result {
 // registerRecords adds the records of the machine, and deletes records with earlier names or addresses of
 // the machine.
 func registerRecords(ctx context.Context, s *scope) step.Result {
-	records, unreversed, err := buildRecords(s.reg.Spec, s.access.zones)
+	records, withoutReverseZone, err := buildRecords(s.reg.Spec, s.access.zones)
 	if err != nil {
 		return step.FromError(err, rateLimitDelay)
 	}
@@ -124,8 +124,9 @@ func registerRecords(ctx context.Context, s *scope) step.Result {
 	}
 
 	message := formatRecords(records)
-	if len(unreversed) > 0 {
-		message += "; no PTR record for " + strings.Join(unreversed, ", ") + ": dns.dnsProvider.zones has no reverse zone for it"
+	if len(withoutReverseZone) > 0 {
+		message += "; no PTR record for " + strings.Join(withoutReverseZone, ", ") +
+			": dns.dnsProvider.zones has no reverse zone for it"
 	}
 
 	return step.Done().WithReason(ReasonRegistered, message)
@@ -136,15 +137,15 @@ func registerRecords(ctx context.Context, s *scope) step.Result {
 // the operator did not create, because a person has to resolve this.
 func reportConflicts(conflicts []conflict) step.Result {
 	texts := make([]string, 0, len(conflicts))
-	holdsAll := true
+	areAllHeldByMachines := true
 
 	for _, c := range conflicts {
 		texts = append(texts, c.String())
-		holdsAll = holdsAll && c.heldByMachine
+		areAllHeldByMachines = areAllHeldByMachines && c.isHeldByMachine
 	}
 
 	message := strings.Join(texts, "; ")
-	if holdsAll {
+	if areAllHeldByMachines {
 		return step.Wait(nameTakenDelay, ReasonNameTaken, message)
 	}
 
@@ -175,7 +176,7 @@ func removeRecords(ctx context.Context, s *scope) step.Result {
 func (s *scope) reconcileZones(ctx context.Context, desired []v1alpha1.DNSRecord) ([]conflict, error) {
 	var (
 		conflicts []conflict
-		failed    error
+		joinedErr error
 		zones     []string
 	)
 
@@ -192,7 +193,7 @@ func (s *scope) reconcileZones(ctx context.Context, desired []v1alpha1.DNSRecord
 
 		listing, err := s.access.List(ctx, zone)
 		if err != nil {
-			failed = joinErrors(failed, fmt.Errorf("%w (for %s)", err, formatRecords(s.recordsInZone(zone))))
+			joinedErr = joinErrors(joinedErr, fmt.Errorf("%w (for %s)", err, formatRecords(s.recordsInZone(zone))))
 
 			continue
 		}
@@ -201,7 +202,7 @@ func (s *scope) reconcileZones(ctx context.Context, desired []v1alpha1.DNSRecord
 		conflicts = append(conflicts, changes.conflicts...)
 
 		if err := s.access.apply(ctx, zone, changes); err != nil {
-			failed = joinErrors(failed, err)
+			joinedErr = joinErrors(joinedErr, err)
 
 			continue
 		}
@@ -209,7 +210,7 @@ func (s *scope) reconcileZones(ctx context.Context, desired []v1alpha1.DNSRecord
 		s.updateRecords(zone, inZone, changes, listing)
 	}
 
-	return conflicts, failed
+	return conflicts, joinedErr
 }
 
 // joinErrors joins two errors on one line, for conditions. Each of them may be nil.

@@ -19,9 +19,9 @@ import (
 // HypervisorClusters. Such orphans remain if somebody removed the finalizer of a registration. The Sweeper
 // runs only on the leader.
 type Sweeper struct {
-	// Live reads from the API server, because the Sweeper must not delete the records of a registration
+	// APIReader reads from the API server, because the Sweeper must not delete the records of a registration
 	// that the cache does not have yet.
-	Live        client.Reader
+	APIReader   client.Reader
 	Services    *Services
 	OperatorUID string
 	Interval    time.Duration
@@ -49,7 +49,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 // removes the clients of clusters that no longer have a DNS service.
 func (s *Sweeper) Sweep(ctx context.Context) {
 	var clusters v1alpha1.HypervisorClusterList
-	if err := s.Live.List(ctx, &clusters); err != nil {
+	if err := s.APIReader.List(ctx, &clusters); err != nil {
 		s.Log.WarnContext(ctx, "cannot sweep DNS zones", "error", err)
 
 		return
@@ -91,7 +91,7 @@ func (s *Sweeper) sweepZone(ctx context.Context, access *access, zone string) er
 	}
 
 	var registrations v1alpha1.DNSRegistrationList
-	if err := s.Live.List(ctx, &registrations); err != nil {
+	if err := s.APIReader.List(ctx, &registrations); err != nil {
 		return fmt.Errorf("list DNSRegistrations: %w", err)
 	}
 

@@ -60,11 +60,11 @@ func NewMachineSpec(pool *v1alpha1.KubevirtNodePool) (v1alpha1.KubevirtMachineSp
 	return spec, nil
 }
 
-// newVirtualMachineSpec returns the spec of the pool's VirtualMachines. bootstrap is the name of the
+// newVirtualMachineSpec returns the spec of the pool's VirtualMachines. bootstrapNetwork is the name of the
 // network with static addresses. It is empty if the pool has no static addresses.
-func newVirtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrap string) fields {
+func newVirtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrapNetwork string) fields {
 	disks, volumes, dataVolumes := newStorage(pool)
-	interfaces, networks := newInterfaces(pool, bootstrap)
+	interfaces, networks := newInterfaces(pool, bootstrapNetwork)
 
 	domain := newDomain(pool.Spec.Compute)
 	domain["devices"] = fields{"disks": disks, "interfaces": interfaces, "rng": fields{}}
@@ -176,7 +176,7 @@ func newVolumeClaimSpec(persistent *v1alpha1.KubevirtPersistentVolume) fields {
 }
 
 // newInterfaces returns the interfaces and the networks to which they are attached.
-func newInterfaces(pool *v1alpha1.KubevirtNodePool, bootstrap string) (interfaces, networks list) {
+func newInterfaces(pool *v1alpha1.KubevirtNodePool, bootstrapNetwork string) (interfaces, networks list) {
 	interfaces, networks = list{}, list{}
 
 	if pool.Spec.AttachDefaultNetwork == nil || *pool.Spec.AttachDefaultNetwork {
@@ -186,7 +186,7 @@ func newInterfaces(pool *v1alpha1.KubevirtNodePool, bootstrap string) (interface
 
 	for _, network := range Networks(pool) {
 		nic := fields{"name": network.Name, "bridge": fields{}}
-		if network.Name == bootstrap {
+		if network.Name == bootstrapNetwork {
 			nic["acpiIndex"] = int64(acpiIndex)
 		}
 

@@ -206,7 +206,7 @@ func NetworkKey(machine *v1alpha1.KubevirtMachine) (string, error) {
 
 	name := machine.Spec.BootstrapNetworkConfig.NetworkName
 
-	network := findItem(vm, name, podNetworks...)
+	network := findItem(vm, name, podNetworksPath...)
 	if network == nil {
 		return "", fmt.Errorf(
 			"find network %q: virtualMachineTemplate has no network with this name in spec.template.spec.networks", name)

@@ -24,7 +24,7 @@ type Assigned struct {
 
 // RecordAddresses writes the machine's addresses into the annotations of its VirtualMachine, where they
 // survive the loss of the machine's status. It returns whether the annotations have changed.
-func RecordAddresses(vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) bool {
+func RecordAddresses(vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) (hasChanged bool) {
 	config := machine.Spec.BootstrapNetworkConfig
 	if config == nil {
 		return false
@@ -73,7 +73,7 @@ func ReadAddresses(vm *unstructured.Unstructured) (Assigned, error) {
 
 	var attached []string
 
-	for _, network := range listItems(vm.Object, podNetworks...) {
+	for _, network := range listItems(vm.Object, podNetworksPath...) {
 		definition, _, _ := unstructured.NestedString(network, "multus", "networkName")
 		if definition == "" {
 			continue
@@ -95,12 +95,12 @@ func ReadAddresses(vm *unstructured.Unstructured) (Assigned, error) {
 // the case after the machine was restored from a backup, because a restored object has another UID, and its
 // VirtualMachine still has the old UID as its owner, or no owner.
 func IsRestored(vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) bool {
-	return vm.GetLabels()[v1alpha1.LabelMachine] == machine.Name && HadOwner(vm, machine, "KubevirtMachine")
+	return vm.GetLabels()[v1alpha1.LabelMachine] == machine.Name && HasNoOrEarlierOwner(vm, machine, "KubevirtMachine")
 }
 
-// HadOwner returns whether the controller of an object is missing, or is an earlier object with the name and
+// HasNoOrEarlierOwner returns whether the controller of an object is missing, or is an earlier object with the name and
 // the kind of owner. kind is the kind of owner in this API group.
-func HadOwner(object, owner client.Object, kind string) bool {
+func HasNoOrEarlierOwner(object, owner client.Object, kind string) bool {
 	ref := metav1.GetControllerOf(object)
 
 	return ref == nil || strings.HasPrefix(ref.APIVersion, v1alpha1.GroupVersion.Group+"/") && ref.Kind == kind &&
@@ -123,7 +123,7 @@ func TakeOver(object, owner client.Object, kind string) {
 // InterfaceMAC returns the MAC address that a VirtualMachine's interface has. It is empty if there is no such
 // interface, or if the VirtualMachine names no address.
 func InterfaceMAC(vm *unstructured.Unstructured, name string) string {
-	mac, _ := findItem(vm.Object, name, append(podDevices, "interfaces")...)["macAddress"].(string)
+	mac, _ := findItem(vm.Object, name, append(podDevicesPath, "interfaces")...)["macAddress"].(string)
 
 	return mac
 }

@@ -60,10 +60,11 @@ const (
 // NetworkDataKey is the key of the network data in a Secret. KubeVirt defines this key (pkg/cloud-init).
 const NetworkDataKey = "networkdata"
 
+// Paths of fields in a VirtualMachine.
 var (
-	podNetworks = []string{"spec", "template", "spec", "networks"}          //nolint:gochecknoglobals // a constant list
-	podVolumes  = []string{"spec", "template", "spec", "volumes"}           //nolint:gochecknoglobals // a constant list
-	podDevices  = []string{"spec", "template", "spec", "domain", "devices"} //nolint:gochecknoglobals // a constant list
+	podNetworksPath = []string{"spec", "template", "spec", "networks"}          //nolint:gochecknoglobals // a constant list
+	podVolumesPath  = []string{"spec", "template", "spec", "volumes"}           //nolint:gochecknoglobals // a constant list
+	podDevicesPath  = []string{"spec", "template", "spec", "domain", "devices"} //nolint:gochecknoglobals // a constant list
 )
 
 // maxValues is the maximum number of JSON values in a virtualMachineTemplate. A typical template has some
@@ -140,7 +141,7 @@ func MACAddress(machine *v1alpha1.KubevirtMachine) (string, error) {
 		return "", err
 	}
 
-	nic := findItem(vm, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)
+	nic := findItem(vm, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevicesPath, "interfaces")...)
 	if nic == nil {
 		return "", fmt.Errorf(
 			"find interface %q: virtualMachineTemplate has no interface with this name in spec.template.spec.domain.devices.interfaces",
@@ -202,7 +203,7 @@ func NewVirtualMachine(
 		return nil, err
 	}
 
-	findItem(content, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)["macAddress"] = mac
+	findItem(content, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevicesPath, "interfaces")...)["macAddress"] = mac
 	RecordAddresses(vm, machine)
 
 	return vm, attachNetworkData(content, secret, format)
@@ -241,7 +242,7 @@ func renameDataVolumes(vm fields, machine string) error {
 		}
 	}
 
-	for _, volume := range listItems(vm, podVolumes...) {
+	for _, volume := range listItems(vm, podVolumesPath...) {
 		name, _, _ := unstructured.NestedString(volume, "dataVolume", "name")
 		if newName, found := renamed[name]; found {
 			volume["dataVolume"] = fields{"name": newName}
@@ -254,7 +255,7 @@ func renameDataVolumes(vm fields, machine string) error {
 // renameUserDataSecrets replaces machinePlaceholder in the name of the Secret with user data. Only a
 // template with one Secret for each machine has the placeholder.
 func renameUserDataSecrets(vm fields, machine string) error {
-	for _, volume := range listItems(vm, podVolumes...) {
+	for _, volume := range listItems(vm, podVolumesPath...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
 			name, _, _ := unstructured.NestedString(volume, source, "secretRef", "name")
 			if !strings.Contains(name, machinePlaceholder) {
@@ -283,7 +284,7 @@ func attachNetworkData(vm fields, secret string, format netdata.Format) error {
 		source, other = other, source
 	}
 
-	for _, volume := range listItems(vm, podVolumes...) {
+	for _, volume := range listItems(vm, podVolumesPath...) {
 		if _, found := volume[other]; found {
 			return fmt.Errorf(
 				"attach network data: volume %q of virtualMachineTemplate is %s, but the network data need %s: use one format for both",
@@ -298,19 +299,19 @@ func attachNetworkData(vm fields, secret string, format netdata.Format) error {
 	}
 
 	disk := fields{"name": cloudInitDisk, "disk": fields{"bus": "virtio"}}
-	if err := appendItem(vm, disk, append(podDevices, "disks")...); err != nil {
+	if err := appendItem(vm, disk, append(podDevicesPath, "disks")...); err != nil {
 		return err
 	}
 
 	return appendItem(vm, fields{
 		"name": cloudInitDisk, source: fields{"networkDataSecretRef": fields{"name": secret}},
-	}, podVolumes...)
+	}, podVolumesPath...)
 }
 
 // NetworkDataSecret returns the name of the Secret with a VirtualMachine's network data. It is empty if the
 // VirtualMachine has no network data.
 func NetworkDataSecret(vm *unstructured.Unstructured) string {
-	for _, volume := range listItems(vm.Object, podVolumes...) {
+	for _, volume := range listItems(vm.Object, podVolumesPath...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
 			if name, found, _ := unstructured.NestedString(volume, source, "networkDataSecretRef", "name"); found {
 				return name
@@ -324,7 +325,7 @@ func NetworkDataSecret(vm *unstructured.Unstructured) string {
 // SetNetworkDataSecret changes the Secret from which a VirtualMachine reads its network data at its next
 // start.
 func SetNetworkDataSecret(vm *unstructured.Unstructured, secret string) {
-	for _, volume := range listItems(vm.Object, podVolumes...) {
+	for _, volume := range listItems(vm.Object, podVolumesPath...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
 			if drive, found := volume[source].(fields); found {
 				drive["networkDataSecretRef"] = fields{"name": secret}

@@ -39,8 +39,8 @@ const (
 // Reconciler reconciles KubevirtMachines.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server, not from a cache.
-	Live      client.Reader
+	// APIReader reads from the API server, not from a cache.
+	APIReader client.Reader
 	Runner    *step.Reconciler
 	Recorder  events.EventRecorder
 	Addresses *pools.AddressRegistry
@@ -181,7 +181,7 @@ func (s *scope) getObject(
 // has already released them. If somebody removed the finalizer by force, releaseDeleted waits until the
 // VirtualMachine and its instance are deleted.
 func (r *Reconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
-	if err := r.holdOrphan(ctx, name); err != nil {
+	if err := r.restoreOrphan(ctx, name); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -190,22 +190,22 @@ func (r *Reconciler) releaseDeleted(ctx context.Context, name types.NamespacedNa
 		return reconcile.Result{}, nil
 	}
 
-	for _, kind := range []*unstructured.Unstructured{
+	for _, object := range []*unstructured.Unstructured{
 		kubevirt.NewObject(kubevirt.VirtualMachineKind()), kubevirt.NewObject(kubevirt.InstanceKind()),
 	} {
-		err := r.Live.Get(ctx, name, kind)
+		err := r.APIReader.Get(ctx, name, object)
 		if err == nil {
 			return reconcile.Result{RequeueAfter: requeueDelay}, nil
 		}
 
 		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, fmt.Errorf("get %s of a deleted machine: %w", kind.GetKind(), err)
+			return reconcile.Result{}, fmt.Errorf("get %s of a deleted machine: %w", object.GetKind(), err)
 		}
 	}
 
 	// The cache may not have a new machine with this name yet.
 	var machine v1alpha1.KubevirtMachine
-	if err := r.Live.Get(ctx, name, &machine); !apierrors.IsNotFound(err) {
+	if err := r.APIReader.Get(ctx, name, &machine); !apierrors.IsNotFound(err) {
 		return reconcile.Result{RequeueAfter: requeueDelay}, client.IgnoreNotFound(err)
 	}
 

@@ -24,7 +24,7 @@ import (
 func deleteVM(ctx context.Context, s *scope) step.Result {
 	s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDeleting, false
 
-	vm, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
+	vm, err := s.getObject(ctx, s.APIReader, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
 	if err != nil {
 		return step.Fail(err)
 	}
@@ -42,7 +42,7 @@ func deleteVM(ctx context.Context, s *scope) step.Result {
 		return step.Wait(requeueDelay, "VMDeleting", "the VirtualMachine is being shut down")
 	}
 
-	instance, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.InstanceKind()))
+	instance, err := s.getObject(ctx, s.APIReader, kubevirt.NewObject(kubevirt.InstanceKind()))
 	if err != nil {
 		return step.Fail(err)
 	}
@@ -58,7 +58,7 @@ func deleteVM(ctx context.Context, s *scope) step.Result {
 // waitForDNS waits until the machine's DNS records are deleted, so the machine's name never resolves to the
 // next owner of its addresses. Package dns starts to delete the records when the machine is deleted.
 func waitForDNS(ctx context.Context, s *scope) step.Result {
-	registration, err := dns.FindRegistration(ctx, s.Live, s.machine)
+	registration, err := dns.FindRegistration(ctx, s.APIReader, s.machine)
 
 	switch {
 	case err != nil:
@@ -90,7 +90,7 @@ func releaseAddresses(ctx context.Context, s *scope) step.Result {
 	// An earlier write that seemed to fail may have recorded addresses that this copy does not have.
 	var live v1alpha1.KubevirtMachine
 
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.machine), &live)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.machine), &live)
 	if client.IgnoreNotFound(err) != nil {
 		return step.Fail(fmt.Errorf("get machine: %w", err))
 	}

@@ -85,7 +85,7 @@ func drainNode(ctx context.Context, s *scope) step.Result {
 func (s *scope) connectCluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.pool.Spec.Drain.KubeconfigSecretRef
 
-	return drain.ConnectFromSecret(ctx, s.Live, client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}, ref.Key)
+	return drain.ConnectFromSecret(ctx, s.APIReader, client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}, ref.Key)
 }
 
 // shouldDeleteNode returns whether the drain found the machine's Node. The reconciler must delete this

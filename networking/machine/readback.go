@@ -30,7 +30,7 @@ func readBack(ctx context.Context, s *scope) step.Result {
 
 	if s.vm == nil && !isRecorded {
 		var err error
-		if s.vm, err = s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.VirtualMachineKind())); err != nil {
+		if s.vm, err = s.getObject(ctx, s.APIReader, kubevirt.NewObject(kubevirt.VirtualMachineKind())); err != nil {
 			return step.Fail(err)
 		}
 	}
@@ -134,7 +134,7 @@ func (s *scope) findAddresses(ctx context.Context) (kubevirt.Assigned, error) {
 	}
 
 	var secret corev1.Secret
-	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.vm.GetNamespace(), Name: name}, &secret); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: s.vm.GetNamespace(), Name: name}, &secret); err != nil {
 		if apierrors.IsForbidden(err) {
 			err = errors.New("the operator may not read it")
 		}

@@ -24,25 +24,25 @@ import (
 
 // NewReader returns a reader that first restores the addresses in the statuses of all KubevirtMachines into an
 // address registry, and then the addresses of all VirtualMachines, because the status of a machine may be lost.
-func NewReader(live client.Reader) pools.Reader {
-	readMachines := pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
+func NewReader(apiReader client.Reader) pools.Reader {
+	readMachines := pools.NewMachineReader(apiReader, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
 
 	return func(ctx context.Context, registry *pools.AddressRegistry) error {
 		if err := readMachines(ctx, registry); err != nil {
 			return err
 		}
 
-		return readVirtualMachines(ctx, live, registry)
+		return readVirtualMachines(ctx, apiReader, registry)
 	}
 }
 
 // readVirtualMachines restores the addresses in the annotations of all VirtualMachines into the address
 // registry. It marks the pool of each VirtualMachine whose addresses are unknown.
-func readVirtualMachines(ctx context.Context, live client.Reader, registry *pools.AddressRegistry) error {
+func readVirtualMachines(ctx context.Context, apiReader client.Reader, registry *pools.AddressRegistry) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kubevirt.VirtualMachineKind())
 
-	vms, err := watch.ListAll[*unstructured.Unstructured](ctx, live, list, client.HasLabels{v1alpha1.LabelMachine})
+	vms, err := watch.ListAll[*unstructured.Unstructured](ctx, apiReader, list, client.HasLabels{v1alpha1.LabelMachine})
 	if meta.IsNoMatchError(err) {
 		return nil // KubeVirt is not installed
 	}
@@ -51,7 +51,7 @@ func readVirtualMachines(ctx context.Context, live client.Reader, registry *pool
 		return fmt.Errorf("list VirtualMachines: %w", err)
 	}
 
-	machines, err := watch.ListAll[*v1alpha1.KubevirtMachine](ctx, live, &v1alpha1.KubevirtMachineList{})
+	machines, err := watch.ListAll[*v1alpha1.KubevirtMachine](ctx, apiReader, &v1alpha1.KubevirtMachineList{})
 	if err != nil {
 		return fmt.Errorf("list machines: %w", err)
 	}
@@ -103,7 +103,8 @@ func restoreVM(registry *pools.AddressRegistry, vm *unstructured.Unstructured, m
 	return errors.Join(problems...)
 }
 
-// formerOwner returns the UID of the machine to which a VirtualMachine belonged.
+// formerOwner returns the UID of the machine to which a VirtualMachine belonged, or the UID of the VirtualMachine
+// if it has no owner.
 func formerOwner(vm *unstructured.Unstructured) types.UID {
 	if ref := metav1.GetControllerOf(vm); ref != nil {
 		return ref.UID
@@ -112,9 +113,9 @@ func formerOwner(vm *unstructured.Unstructured) types.UID {
 	return vm.GetUID()
 }
 
-// holdOrphan restores the addresses of a VirtualMachine without a machine into the address registry. The
+// restoreOrphan restores the addresses of a VirtualMachine without a machine into the address registry. The
 // machine may be restored later than its VirtualMachine.
-func (r *Reconciler) holdOrphan(ctx context.Context, name types.NamespacedName) error {
+func (r *Reconciler) restoreOrphan(ctx context.Context, name types.NamespacedName) error {
 	vm := kubevirt.NewObject(kubevirt.VirtualMachineKind())
 	if err := r.Client.Get(ctx, name, vm); err != nil {
 		return client.IgnoreNotFound(err)

@@ -40,8 +40,9 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 	// addresses than the status.
 	before := s.vm.DeepCopy()
 	hasNewNetworkData := s.network.name != "" && kubevirt.NetworkDataSecret(s.vm) != s.network.name
+	hasNewAddresses := kubevirt.RecordAddresses(s.vm, s.machine)
 
-	if !kubevirt.RecordAddresses(s.vm, s.machine) && !hasNewNetworkData {
+	if !hasNewAddresses && !hasNewNetworkData {
 		return step.Done()
 	}
 
@@ -62,6 +63,8 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
+// createVM creates the VirtualMachine. If one with this name exists, it continues with that one. It stalls if the
+// API server rejects the VirtualMachine.
 func (s *scope) createVM(ctx context.Context) step.Result {
 	vm, err := kubevirt.NewVirtualMachine(s.machine, s.network.name, s.network.format)
 	if err != nil {
@@ -88,7 +91,7 @@ func (s *scope) createVM(ctx context.Context) step.Result {
 
 // adoptVM reads a VirtualMachine that the cache does not have yet, and continues with it.
 func (s *scope) adoptVM(ctx context.Context) step.Result {
-	vm, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
+	vm, err := s.getObject(ctx, s.APIReader, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
 
 	switch {
 	case err != nil:

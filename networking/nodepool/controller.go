@@ -38,8 +38,8 @@ const (
 // Reconciler reconciles KubevirtNodePools.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server, not from a cache.
-	Live      client.Reader
+	// APIReader reads from the API server, not from a cache.
+	APIReader client.Reader
 	Runner    *step.Reconciler
 	Recorder  events.EventRecorder
 	Addresses *pools.AddressRegistry
@@ -99,9 +99,9 @@ type scope struct {
 	*Reconciler
 
 	pool *v1alpha1.KubevirtNodePool
-	// spec is the spec of new machines, and template the name of their template. ensureTemplate sets both.
-	spec     v1alpha1.KubevirtMachineSpec
-	template string
+	// spec is the spec of new machines, and templateName the name of their template. ensureTemplate sets both.
+	spec         v1alpha1.KubevirtMachineSpec
+	templateName string
 	// keepError is the error of the Keeper.
 	keepError error
 }

@@ -175,9 +175,9 @@ func clampInt64(n uint64) int64 {
 }
 
 // NewPoolReader returns a reader that adds the addresses of all node pools to an address registry.
-func NewPoolReader(live client.Reader) pools.PoolReader {
+func NewPoolReader(apiReader client.Reader) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.PoolObject, error) {
-		listed, err := watch.ListAll[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
+		listed, err := watch.ListAll[*v1alpha1.KubevirtNodePool](ctx, apiReader, &v1alpha1.KubevirtNodePoolList{})
 		if err != nil {
 			return nil, fmt.Errorf("list node pools: %w", err)
 		}

@@ -56,7 +56,7 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 	change := planChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
 	if !change.isEmpty() {
 		// The cache may not have new machines yet, so list the machines from the API server before a change.
-		if allMachines, err = s.listMachines(ctx, s.Live); err != nil {
+		if allMachines, err = s.listMachines(ctx, s.APIReader); err != nil {
 			return step.Fail(err)
 		}
 
@@ -142,23 +142,23 @@ func excludeDeleting(machines []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMac
 func planChange(machines []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, replicas int) machineChange {
 	var (
 		out  machineChange
-		keep []v1alpha1.KubevirtMachine
+		kept []v1alpha1.KubevirtMachine
 	)
 
 	for _, m := range excludeDeleting(machines) {
 		if isOutdated(&m, spec) {
 			out.delete = append(out.delete, m)
 		} else {
-			keep = append(keep, m)
+			kept = append(kept, m)
 		}
 	}
 
-	if surplus := len(keep) - replicas; surplus > 0 {
-		slices.SortStableFunc(keep, compareDeletionOrder)
-		out.delete = append(out.delete, keep[:surplus]...)
+	if surplus := len(kept) - replicas; surplus > 0 {
+		slices.SortStableFunc(kept, compareDeletionOrder)
+		out.delete = append(out.delete, kept[:surplus]...)
 	}
 
-	out.create = max(0, replicas-len(keep))
+	out.create = max(0, replicas-len(kept))
 
 	return out
 }
@@ -223,7 +223,7 @@ func (s *scope) listMachines(ctx context.Context, from client.Reader) ([]v1alpha
 // after the objects were restored from a backup. A machine that a person has created has no template.
 func (s *scope) isRestored(m *v1alpha1.KubevirtMachine) bool {
 	return !metav1.IsControlledBy(m, s.pool) && m.Annotations[v1alpha1.AnnotationMachineTemplate] != "" &&
-		kubevirt.HadOwner(m, s.pool, kindNodePool)
+		kubevirt.HasNoOrEarlierOwner(m, s.pool, kindNodePool)
 }
 
 // takeOverMachines makes the pool the owner of the machines that an earlier object with its name had. Without
@@ -279,7 +279,7 @@ func (s *scope) applyChange(ctx context.Context, c machineChange) error {
 
 	group.SetLimit(maxConcurrentChanges)
 
-	errs := make([]error, maxChangesPerReconcile)
+	errs := make([]error, maxChangesPerReconcile) // a place for each goroutine
 	started := 0
 
 	for i := range c.delete[:min(len(c.delete), maxChangesPerReconcile)] {
@@ -315,10 +315,11 @@ func classifyForbidden(err error) error {
 	return err
 }
 
+// createMachine creates a machine with the current template.
 func (s *scope) createMachine(ctx context.Context) error {
 	meta := s.newObjectMeta("")
 	meta.GenerateName = s.pool.Name + "-"
-	meta.Annotations = map[string]string{v1alpha1.AnnotationMachineTemplate: s.template}
+	meta.Annotations = map[string]string{v1alpha1.AnnotationMachineTemplate: s.templateName}
 	// The machine has the finalizer from its creation, so no machine gets addresses without it.
 	meta.Finalizers = []string{v1alpha1.FinalizerKubevirtMachine}
 
@@ -361,7 +362,7 @@ func waitForMachines(_ context.Context, s *scope) step.Result {
 
 // deleteMachines deletes the pool's machines, and waits until they no longer exist.
 func deleteMachines(ctx context.Context, s *scope) step.Result {
-	allMachines, err := s.listMachines(ctx, s.Live)
+	allMachines, err := s.listMachines(ctx, s.APIReader)
 	if err != nil {
 		return step.Fail(err)
 	}

@@ -36,39 +36,42 @@ func ensureTemplate(ctx context.Context, s *scope) step.Result {
 	}
 
 	sum := sha256.Sum256(text)
-	s.spec, s.template = spec, s.pool.Name+"-"+hex.EncodeToString(sum[:4])
+	s.spec, s.templateName = spec, s.pool.Name+"-"+hex.EncodeToString(sum[:4])
 
 	var found v1alpha1.KubevirtMachineTemplate
 
-	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.pool.Namespace, Name: s.template}, &found)
+	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.pool.Namespace, Name: s.templateName}, &found)
+
+	isOwned := metav1.IsControlledBy(&found, s.pool)
+	isRestored := !isOwned && kubevirt.HasNoOrEarlierOwner(&found, s.pool, kindNodePool) &&
+		found.Labels[v1alpha1.LabelNodePool] == s.pool.Name
 
 	switch {
 	case apierrors.IsNotFound(err):
 		err = s.createTemplate(ctx)
-	case err == nil && !metav1.IsControlledBy(&found, s.pool) && kubevirt.HadOwner(&found, s.pool, kindNodePool) &&
-		found.Labels[v1alpha1.LabelNodePool] == s.pool.Name: // it was restored from a backup
+	case err == nil && isRestored:
 		before := found.DeepCopy()
 		kubevirt.TakeOver(&found, s.pool, kindNodePool)
 		err = errors.Join(s.Client.Patch(ctx, &found, client.MergeFrom(before)), s.restoreTemplate(ctx, &found))
-	case err == nil && !metav1.IsControlledBy(&found, s.pool):
+	case err == nil && !isOwned:
 		return step.Stall("TemplateNotOurs", fmt.Sprintf(
-			"the KubevirtMachineTemplate %q does not belong to this pool: delete it", s.template))
+			"the KubevirtMachineTemplate %q does not belong to this pool: delete it", s.templateName))
 	case err == nil:
 		err = s.restoreTemplate(ctx, &found)
 	}
 
 	if err != nil {
-		return step.Fail(fmt.Errorf("ensure template %s: %w", s.template, err))
+		return step.Fail(fmt.Errorf("ensure template %s: %w", s.templateName, err))
 	}
 
-	s.pool.Status.MachineTemplate = s.template
+	s.pool.Status.MachineTemplate = s.templateName
 
 	return step.Done()
 }
 
 func (s *scope) createTemplate(ctx context.Context) error {
 	template := &v1alpha1.KubevirtMachineTemplate{
-		ObjectMeta: s.newObjectMeta(s.template),
+		ObjectMeta: s.newObjectMeta(s.templateName),
 		Spec:       v1alpha1.KubevirtMachineTemplateSpec{Template: v1alpha1.KubevirtMachineTemplateResource{Spec: s.spec}},
 	}
 
@@ -123,7 +126,7 @@ func (s *scope) newObjectMeta(name string) metav1.ObjectMeta {
 
 // deleteUnusedTemplates deletes the pool's templates that no machine uses any longer.
 func (s *scope) deleteUnusedTemplates(ctx context.Context, allMachines []v1alpha1.KubevirtMachine) error {
-	used := map[string]bool{s.template: true}
+	used := map[string]bool{s.templateName: true}
 	for i := range allMachines {
 		used[allMachines[i].Annotations[v1alpha1.AnnotationMachineTemplate]] = true
 	}

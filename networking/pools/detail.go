@@ -24,8 +24,8 @@ type Detail struct {
 	Queue []string
 }
 
-// listRelatedAssignments returns the addresses of a pool that machines have on other networks that may be the same one, for
-// example since before the network of their template was known.
+// listRelatedAssignments returns the addresses of a pool that machines have on related networks (see listRelated), for example
+// since before the network of their template was known.
 func (a *AddressRegistry) listRelatedAssignments(networkName, pool string) []alloc.Assignment {
 	var out []alloc.Assignment
 

@@ -23,9 +23,9 @@ type Request struct {
 	// Requested are the addresses to allocate. For a family without a requested address, the registry
 	// allocates the lowest free address.
 	Requested []netip.Addr
-	// Unread is the owner of the addresses of an existing machine that could not be read back (see MarkUnread).
+	// UnreadOwner is the owner of the addresses of an existing machine that could not be read back (see MarkUnread).
 	// They do not prevent this allocation, because the machine belongs to Owner and is not created again.
-	Unread string
+	UnreadOwner string
 	// Wake is called once after a failed request, when a new request can succeed. It can run on any
 	// goroutine. It must not block or call the address registry.
 	Wake func()
@@ -47,7 +47,7 @@ func (a *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 
 	var addresses []netip.Prefix
 
-	err := a.checkRead(n, r)
+	err := a.checkAddressesKnown(n, r)
 	if err == nil {
 		err = n.checkTurn(r)
 	}
@@ -66,10 +66,10 @@ func (a *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 		n.dequeue(r.Owner)
 
 		for _, address := range addresses {
-			a.publish(r.Network, address.Addr())
+			a.updateRelated(r.Network, address.Addr())
 		}
 	case errors.As(err, &unavailable), errors.As(err, &unread):
-		n.block(r.Owner, r.Wake)
+		n.storeCallback(r.Owner, r.Wake)
 	default:
 		n.enqueue(r)
 	}
@@ -112,7 +112,7 @@ func (a *AddressRegistry) Restore(network string, assignment alloc.Assignment) e
 	if err == nil {
 		wakeFuncs = a.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
 		wakeFuncs = append(wakeFuncs, a.markRead(assignment.Owner)...)
-		a.publish(network, assignment.Address.Addr())
+		a.updateRelated(network, assignment.Address.Addr())
 	}
 
 	a.mu.Unlock()
@@ -162,7 +162,7 @@ func (a *AddressRegistry) Release(owner string) []alloc.Assignment {
 
 		released := n.addresses.Release(owner)
 		freed = append(freed, released...)
-		wakeFuncs = append(wakeFuncs, a.publish(name, listAddresses(released)...)...)
+		wakeFuncs = append(wakeFuncs, a.updateRelated(name, listAddresses(released)...)...)
 		// Do this also if the owner had no addresses: the registry may have kept free addresses for it.
 		wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
 

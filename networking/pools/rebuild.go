@@ -46,11 +46,11 @@ type Reader func(ctx context.Context, a *AddressRegistry) error
 // restores the recorded addresses of a machine. restoreWaiting puts a machine that found its pool exhausted
 // back into the queue.
 func NewMachineReader[T client.Object](
-	live client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error,
+	apiReader client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error,
 	restoreWaiting func(*AddressRegistry, T),
 ) Reader {
 	return func(ctx context.Context, a *AddressRegistry) error {
-		machines, err := watch.ListAll[T](ctx, live, list)
+		machines, err := watch.ListAll[T](ctx, apiReader, list)
 		if err != nil {
 			return fmt.Errorf("list machines: %w", err)
 		}
@@ -100,7 +100,7 @@ type startupRebuild struct {
 	// done is closed when the rebuild has succeeded.
 	done        chan struct{}
 	mu          sync.Mutex
-	started     bool
+	isStarted   bool
 	poolReaders []PoolReader
 	readers     []Reader
 }
@@ -152,24 +152,24 @@ func (a *AddressRegistry) reset() {
 // readAll adds all pools, oldest first, and then all recorded addresses.
 func (a *AddressRegistry) readAll(ctx context.Context) error {
 	a.startup.mu.Lock()
-	pools, readers := a.startup.poolReaders, a.startup.readers
+	poolReaders, readers := a.startup.poolReaders, a.startup.readers
 	a.startup.mu.Unlock()
 
-	var all []PoolObject
+	var objects []PoolObject
 
-	for _, find := range pools {
-		found, err := find(ctx)
+	for _, readPools := range poolReaders {
+		found, err := readPools(ctx)
 		if err != nil {
 			return err
 		}
 
-		all = append(all, found...)
+		objects = append(objects, found...)
 	}
 
-	slices.SortFunc(all, func(x, y PoolObject) int { return CompareAge(x.Object, y.Object) })
+	slices.SortFunc(objects, func(x, y PoolObject) int { return CompareAge(x.Object, y.Object) })
 
-	for _, found := range all {
-		found.Put(a)
+	for _, object := range objects {
+		object.Put(a)
 	}
 
 	for _, read := range readers {
@@ -197,7 +197,7 @@ func (a *AddressRegistry) Check(*http.Request) error {
 	a.startup.mu.Lock()
 	defer a.startup.mu.Unlock()
 
-	if a.startup.started && !a.IsReady() {
+	if a.startup.isStarted && !a.IsReady() {
 		return ErrNotRebuilt
 	}
 
@@ -220,7 +220,7 @@ type rebuildSource struct {
 func (s rebuildSource) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	s.addresses.startup.once.Do(func() {
 		s.addresses.startup.mu.Lock()
-		s.addresses.startup.started = true
+		s.addresses.startup.isStarted = true
 		s.addresses.startup.mu.Unlock()
 
 		go s.addresses.fill(ctx, s.clock)

@@ -90,7 +90,7 @@ func (a *AddressRegistry) ensureNetwork(name string) *network {
 			addresses: alloc.NewNetwork(name), pools: map[string]Pool{},
 			queues: map[string][]waiter{}, blocked: map[string]func(){},
 		}
-		a.adopt(name, n)
+		a.occupyRelatedAddresses(name, n)
 		a.networks[name] = n
 	}
 
@@ -109,7 +109,7 @@ func (a *AddressRegistry) SetPool(p Pool, wake func()) error {
 	a.removeBlockedPool(name)
 
 	if related, err := a.checkRelatedPools(p); err != nil {
-		related.block(poolPrefix+name, wake)
+		related.storeCallback(poolPrefix+name, wake)
 		a.mu.Unlock()
 
 		return err
@@ -119,7 +119,7 @@ func (a *AddressRegistry) SetPool(p Pool, wake func()) error {
 	gateways := n.addresses.Gateways()
 
 	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
-		n.block(poolPrefix+name, wake)
+		n.storeCallback(poolPrefix+name, wake)
 		a.mu.Unlock()
 
 		return fmt.Errorf("set pool %s: %w", name, err)
@@ -132,7 +132,7 @@ func (a *AddressRegistry) SetPool(p Pool, wake func()) error {
 
 	n.pools[name], a.networkByPool[name] = p, p.Network
 	wakeFuncs = append(wakeFuncs, n.takeWakeFuncs()...)
-	wakeFuncs = append(wakeFuncs, a.publish(p.Network, append(gateways, n.addresses.Gateways()...)...)...)
+	wakeFuncs = append(wakeFuncs, a.updateRelated(p.Network, append(gateways, n.addresses.Gateways()...)...)...)
 	a.mu.Unlock()
 
 	callAll(wakeFuncs)
@@ -178,7 +178,7 @@ func (a *AddressRegistry) removePool(networkName, name string) []func() {
 	n.addresses.RemovePool(name)
 	delete(n.pools, name)
 
-	wakeFuncs := append(n.takeWakeFuncs(), a.publish(networkName, gateways...)...)
+	wakeFuncs := append(n.takeWakeFuncs(), a.updateRelated(networkName, gateways...)...)
 	for _, w := range n.queues[name] {
 		wakeFuncs = append(wakeFuncs, w.wake)
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// listRelated returns the names of the other networks that may be the same one as a network, sorted. Their pools must not
-// overlap its pools, and it must not allocate the addresses that they use.
+// listRelated returns the names of the networks that are related to a network, sorted. Two networks with different names are
+// related if they may be one network (hypervisor.MayBeSameNetwork). Their pools must not overlap, and neither of them may
+// allocate an address that the other one uses.
 func (a *AddressRegistry) listRelated(name string) []string {
 	var out []string
 
@@ -29,8 +30,8 @@ func (a *AddressRegistry) listRelated(name string) []string {
 	return out
 }
 
-// adopt makes a new network respect the addresses that other networks use.
-func (a *AddressRegistry) adopt(name string, n *network) {
+// occupyRelatedAddresses marks the addresses that related networks use as occupied in a new network.
+func (a *AddressRegistry) occupyRelatedAddresses(name string, n *network) {
 	for _, other := range a.listRelated(name) {
 		addresses := a.networks[other].addresses
 		for _, addr := range append(listAddresses(addresses.Assignments()), addresses.Gateways()...) {
@@ -39,16 +40,16 @@ func (a *AddressRegistry) adopt(name string, n *network) {
 	}
 }
 
-// publish makes the other networks that may be the same one respect whether a network uses the addresses. It returns the
-// functions that wake owners if the network no longer uses them.
-func (a *AddressRegistry) publish(name string, addresses ...netip.Addr) []func() {
+// updateRelated marks the addresses as occupied in the related networks if a network uses them, and as not occupied otherwise.
+// It returns Wake of the owners that can get addresses now.
+func (a *AddressRegistry) updateRelated(name string, addresses ...netip.Addr) []func() {
 	var wakeFuncs []func()
 
 	for _, other := range a.listRelated(name) {
 		isFreed := false
 
 		for _, addr := range addresses {
-			user := a.userBeside(other, addr)
+			user := a.findUserOnRelated(other, addr)
 			isFreed = isFreed || user == ""
 			a.networks[other].addresses.SetOccupied(addr, user)
 		}
@@ -61,8 +62,9 @@ func (a *AddressRegistry) publish(name string, addresses ...netip.Addr) []func()
 	return wakeFuncs
 }
 
-// userBeside returns what uses an address on the networks that may be the same one as a network.
-func (a *AddressRegistry) userBeside(name string, addr netip.Addr) string {
+// findUserOnRelated returns what uses an address on the networks that are related to a network. It returns an empty text if
+// nothing does.
+func (a *AddressRegistry) findUserOnRelated(name string, addr netip.Addr) string {
 	for _, other := range a.listRelated(name) {
 		if user := a.networks[other].addresses.UserOf(addr); user != "" {
 			return user
@@ -72,9 +74,9 @@ func (a *AddressRegistry) userBeside(name string, addr netip.Addr) string {
 	return ""
 }
 
-// checkRelatedPools returns the first network that may be the pool's network and has a pool that overlaps it, with an
-// *alloc.OverlapError.
-func (a *AddressRegistry) checkRelatedPools(p Pool) (*network, error) {
+// checkRelatedPools returns an *alloc.OverlapError if a pool of a related network overlaps the pool. overlapping is this
+// network.
+func (a *AddressRegistry) checkRelatedPools(p Pool) (overlapping *network, err error) {
 	for _, name := range a.listRelated(p.Network) {
 		n := a.networks[name]
 

@@ -85,10 +85,10 @@ func (a *AddressRegistry) markRead(owner string) []func() {
 	return wakeFuncs
 }
 
-// checkRead returns an *UnreadError if the pool must not allocate an address to the owner.
-func (a *AddressRegistry) checkRead(n *network, r Request) error {
+// checkAddressesKnown returns an *UnreadError if the pool must not allocate an address to the owner.
+func (a *AddressRegistry) checkAddressesKnown(n *network, r Request) error {
 	owners := maps.Clone(a.unread[r.Pool])
-	delete(owners, r.Unread)
+	delete(owners, r.UnreadOwner)
 
 	if len(owners) == 0 || len(n.addresses.AddressesOf(r.Owner)) > 0 {
 		return nil

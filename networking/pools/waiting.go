@@ -14,8 +14,8 @@ import (
 type waiter struct {
 	owner string
 	wake  func()
-	// woken is true after the call of wake, until the owner makes another request.
-	woken bool
+	// isWoken is true after the call of wake, until the owner makes another request.
+	isWoken bool
 }
 
 // checkTurn returns an *alloc.ExhaustedError unless the pool has an address for the owner and for all owners
@@ -78,7 +78,7 @@ func (n *network) enqueue(r Request) {
 	list := n.queues[r.Pool]
 	for i := range list {
 		if list[i].owner == r.Owner {
-			list[i].wake, list[i].woken = r.Wake, false
+			list[i].wake, list[i].isWoken = r.Wake, false
 
 			return
 		}
@@ -87,8 +87,8 @@ func (n *network) enqueue(r Request) {
 	n.queues[r.Pool] = append(list, waiter{owner: r.Owner, wake: r.Wake})
 }
 
-// block stores a callback for the next change of the network. wake may be nil.
-func (n *network) block(key string, wake func()) {
+// storeCallback stores a callback for the next change of the network. wake may be nil.
+func (n *network) storeCallback(key string, wake func()) {
 	if wake != nil {
 		n.blocked[key] = wake
 	}
@@ -99,7 +99,7 @@ func (n *network) countWaiting(pool string) int {
 	count := 0
 
 	for _, w := range n.queues[pool] {
-		if !w.woken {
+		if !w.isWoken {
 			count++
 		}
 	}
@@ -143,8 +143,8 @@ func (n *network) takeWakeFuncs() []func() {
 		}
 
 		for i := range list[:count] {
-			if !list[i].woken {
-				list[i].woken = true
+			if !list[i].isWoken {
+				list[i].isWoken = true
 
 				wakeFuncs = append(wakeFuncs, list[i].wake)
 			}

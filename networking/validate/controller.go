@@ -62,11 +62,11 @@ func (o Options) withDefaults() Options {
 // Reconciler validates the machines of one kind.
 type Reconciler struct {
 	client client.Client
-	// live reads from the API server, not from a cache.
-	live  client.Reader
-	clock clock.PassiveClock
-	calls *metrics.CallMetrics
-	ports ports
+	// apiReader reads from the API server, not from a cache.
+	apiReader client.Reader
+	clock     clock.PassiveClock
+	calls     *metrics.CallMetrics
+	ports     ports
 	// find reads a machine. It returns nil if there is no machine with this name.
 	find func(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error)
 
@@ -114,7 +114,7 @@ func SetupWithManager(mgr ctrl.Manager, opts Options) error {
 
 func newReconciler(mgr ctrl.Manager, opts Options) *Reconciler {
 	return &Reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), clock: opts.Clock, calls: opts.Calls,
+		client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), clock: opts.Clock, calls: opts.Calls,
 		ports: ports{dns: opts.DNSPort, ssh: opts.SSHPort}, states: map[client.ObjectKey]state{},
 	}
 }
@@ -127,11 +127,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case err != nil:
 		return reconcile.Result{}, err
 	case machine == nil:
-		r.forget(req.NamespacedName)
+		r.deleteState(req.NamespacedName)
 
 		return reconcile.Result{}, nil
 	case machine.hasNoSettings:
-		r.forget(req.NamespacedName)
+		r.deleteState(req.NamespacedName)
 
 		return reconcile.Result{}, r.writer().Clear(ctx, machine.object)
 	case machine.cluster == nil:
@@ -154,13 +154,13 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 	testSchedule, shouldTest := newNetworkSchedule(m.cluster.Spec)
 
 	if !shouldLookUp && !shouldTest {
-		r.forget(key)
+		r.deleteState(key)
 
 		return reconcile.Result{}, r.writer().Clear(ctx, m.object)
 	}
 
 	if isForbidden, err := r.reportForbiddenTarget(ctx, m); isForbidden || err != nil {
-		r.forget(key)
+		r.deleteState(key)
 
 		return reconcile.Result{}, err
 	}
@@ -194,7 +194,7 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 		current.network = current.network.withFindings(testSchedule, r.clock.Now(), findings)
 	}
 
-	r.remember(key, current)
+	r.saveState(key, current)
 
 	return r.report(ctx, m, current, shouldLookUp, shouldTest)
 }
@@ -205,7 +205,7 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 func (r *Reconciler) reportForbiddenTarget(ctx context.Context, m *subject) (isForbidden bool, err error) {
 	namespace := m.object.GetNamespace()
 
-	entry, err := tenancy.FindEntry(m.cluster, namespace, tenancy.NewLabelsFunc(ctx, r.live, namespace))
+	entry, err := tenancy.FindEntry(m.cluster, namespace, tenancy.NewLabelsFunc(ctx, r.apiReader, namespace))
 	if err == nil && m.fqdn != "" {
 		err = tenancy.CheckDNSName(entry, m.cluster.Name, namespace, m.fqdn)
 	}
@@ -257,14 +257,14 @@ func (r *Reconciler) stateFor(m *subject, lookupSchedule, testSchedule schedule)
 	}
 }
 
-func (r *Reconciler) remember(key client.ObjectKey, current state) {
+func (r *Reconciler) saveState(key client.ObjectKey, current state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.states[key] = current
 }
 
-func (r *Reconciler) forget(key client.ObjectKey) {
+func (r *Reconciler) deleteState(key client.ObjectKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -312,10 +312,10 @@ func (r *Reconciler) report(
 	)
 
 	for _, set := range []struct {
-		enabled bool
+		isEnabled bool
 		progress
 	}{{shouldLookUp, current.dns}, {shouldTest, current.network}} {
-		if !set.enabled {
+		if !set.isEnabled {
 			continue
 		}
 

@@ -36,17 +36,17 @@ type progress struct {
 }
 
 // newProgress returns the progress before the first run. readySince is the time when the machine became Ready.
-func newProgress(r schedule, readySince time.Time) progress {
-	if r.onReady || r.interval == 0 {
+func newProgress(checks schedule, readySince time.Time) progress {
+	if checks.onReady || checks.interval == 0 {
 		return progress{next: readySince}
 	}
 
-	return progress{next: readySince.Add(jitter(r.interval))}
+	return progress{next: readySince.Add(jitter(checks.interval))}
 }
 
 // withFindings returns the progress after a run. It sets the time of the next run, with back-off after a
 // failure.
-func (t progress) withFindings(r schedule, now time.Time, findings []finding) progress {
+func (p progress) withFindings(checks schedule, now time.Time, findings []finding) progress {
 	out := progress{findings: findings}
 
 	hasFailed := false
@@ -56,23 +56,23 @@ func (t progress) withFindings(r schedule, now time.Time, findings []finding) pr
 
 	switch {
 	case hasFailed:
-		out.failures = t.failures + 1
-		delay := min(minRetryDelay<<min(t.failures, 10), maxRetryDelay)
+		out.failures = p.failures + 1
+		delay := min(minRetryDelay<<min(p.failures, 10), maxRetryDelay) // 10 doublings do not overflow
 
-		if r.interval > 0 {
-			delay = min(delay, r.interval)
+		if checks.interval > 0 {
+			delay = min(delay, checks.interval)
 		}
 
 		out.next = now.Add(jitter(delay))
-	case r.interval > 0:
-		out.next = now.Add(jitter(r.interval))
+	case checks.interval > 0:
+		out.next = now.Add(jitter(checks.interval))
 	}
 
 	return out
 }
 
 // isDue returns whether the checks must run now.
-func (t progress) isDue(now time.Time) bool { return !t.next.IsZero() && !now.Before(t.next) }
+func (p progress) isDue(now time.Time) bool { return !p.next.IsZero() && !now.Before(p.next) }
 
 // jitter returns a random duration from 90 to 110 percent of d, so machines that were created together are
 // not checked at the same time.
