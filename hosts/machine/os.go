@@ -157,7 +157,7 @@ func (s *scope) osTimeout() time.Duration {
 // newOSDrainer returns the Drainer of the host's Node for an update of the operating system.
 func (s *scope) newOSDrainer() drain.Drainer {
 	drainer := s.newDrainer()
-	drainer.Status, drainer.Temporary = &s.status.OSUpdate.Drain, true
+	drainer.Status, drainer.IsTemporary = &s.status.OSUpdate.Drain, true
 
 	return drainer
 }

@@ -96,6 +96,8 @@ func (r *EgressPolicy) Transport() http.RoundTripper {
 	return r.transport
 }
 
+// defaultTransport returns the transport of a nil policy.
+//
 //nolint:gochecknoglobals // one connection pool, as SharedTransport
 var defaultTransport = sync.OnceValue(func() http.RoundTripper { return LimitBodies((&EgressPolicy{}).NewTransport()) })
 

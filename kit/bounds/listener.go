@@ -35,7 +35,8 @@ type limitedListener struct {
 	total, perAddress int
 	refused           func(address string)
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// count is the number of open connections, and open their number by address.
 	count int
 	open  map[netip.Addr]int
 }
@@ -51,7 +52,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		remote, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 		address := remote.Addr().Unmap()
 
-		if l.take(address) {
+		if l.tryCount(address) {
 			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { l.release(address) })}, nil
 		}
 
@@ -61,8 +62,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// take counts a connection, and returns false if it exceeds a limit.
-func (l *limitedListener) take(address netip.Addr) bool {
+// tryCount counts a connection. If the connection exceeds a limit, it is not counted, and tryCount returns false.
+func (l *limitedListener) tryCount(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

@@ -99,7 +99,7 @@ func currentCluster(config *clientcmdapi.Config) (*clientcmdapi.Cluster, error) 
 // kubeconfig authenticates with the given client certificate and key in PEM. It contains the server
 // and its CA, and nothing else of data.
 func NewKubeconfig(data, certificate, key []byte) ([]byte, error) {
-	from, err := loadCluster(data)
+	cluster, err := loadCluster(data)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +111,8 @@ func NewKubeconfig(data, certificate, key []byte) ([]byte, error) {
 	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	out.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
 	out.Clusters[name] = &clientcmdapi.Cluster{
-		Server: from.Server, CertificateAuthorityData: from.CertificateAuthorityData,
-		TLSServerName: from.TLSServerName, InsecureSkipTLSVerify: from.InsecureSkipTLSVerify,
+		Server: cluster.Server, CertificateAuthorityData: cluster.CertificateAuthorityData,
+		TLSServerName: cluster.TLSServerName, InsecureSkipTLSVerify: cluster.InsecureSkipTLSVerify,
 	}
 
 	text, err := clientcmd.Write(*out)
@@ -151,6 +151,7 @@ func loadCluster(data []byte) (*clientcmdapi.Cluster, error) {
 	return currentCluster(parsed)
 }
 
+// load parses a kubeconfig. It rejects a text that could become a huge value.
 func load(data []byte) (*clientcmdapi.Config, error) {
 	err := bounds.CheckYAML(data, maxValues)
 	if err == nil {

@@ -254,7 +254,7 @@ func mustEvict(pod *corev1.Pod) bool {
 
 // evict requests the eviction of pods. If the Node is not ready, evicted pods do not count as
 // remaining, because no kubelet terminates them.
-func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) (Progress, error) {
+func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, hasReadyNode bool) (Progress, error) {
 	var (
 		out      Progress
 		problems []error
@@ -286,7 +286,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 			}
 		}
 
-		if !isTerminating || nodeReady {
+		if !isTerminating || hasReadyNode {
 			out.RemainingPods = append(out.RemainingPods, name)
 		}
 	}

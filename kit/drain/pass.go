@@ -51,9 +51,9 @@ type Drainer struct {
 	Node, Subject string
 	// Timeout is the maximum duration of the drain.
 	Timeout time.Duration
-	// Temporary is true if the Node returns to service later ([Cluster.Uncordon]). The caller must
+	// IsTemporary is true if the Node returns to service later ([Cluster.Uncordon]). The caller must
 	// give up its operation if such a drain times out.
-	Temporary bool
+	IsTemporary bool
 	// Status points to the status of the drain in the object's status. The status is nil before the
 	// drain starts.
 	Status **v1alpha1.NodeDrainStatus
@@ -114,7 +114,7 @@ func (d Drainer) drain(ctx context.Context) (Progress, error) {
 	}
 	defer cluster.Close()
 
-	return cluster.Drain(ctx, d.Node, d.Temporary)
+	return cluster.Drain(ctx, d.Node, d.IsTemporary)
 }
 
 // finish records the end of the drain and returns a done result.
@@ -128,7 +128,7 @@ func (d Drainer) finish(reason, message string) step.Result {
 // wait returns a waiting result whose message says what happens after the remaining time.
 func (d Drainer) wait(remaining time.Duration, err error) step.Result {
 	format := "deletion of the %s continues in %s even if the error persists: %v"
-	if d.Temporary {
+	if d.IsTemporary {
 		format = "the %s returns to service in %s even if the error persists: %v"
 	}
 

@@ -67,7 +67,8 @@ type Keeper struct {
 	Clock clock.PassiveClock
 
 	mu sync.Mutex
-	// groups are by the namespace of the objects, or one for all namespaces if IsShared is true.
+	// groups has a group for each namespace with objects. If IsShared is true, it has one group for all
+	// namespaces, whose key is empty.
 	groups map[string]*group
 }
 
@@ -115,7 +116,7 @@ func (k *Keeper) lock(ctx context.Context, obj client.Object) (locked *group, un
 	g.users++
 	k.mu.Unlock()
 
-	leave := func() {
+	stopUsing := func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 
@@ -127,14 +128,15 @@ func (k *Keeper) lock(ctx context.Context, obj client.Object) (locked *group, un
 
 	select {
 	case g.slot <- struct{}{}:
-		return g, func() { <-g.slot; leave() }, nil
+		return g, func() { <-g.slot; stopUsing() }, nil
 	case <-ctx.Done():
-		leave()
+		stopUsing()
 
 		return nil, nil, fmt.Errorf("keep Secrets of %s: wait for those of another object: %w", obj.GetName(), ctx.Err())
 	}
 }
 
+// keptSecrets are the Secrets that an object keeps since a write at the time since.
 type keptSecrets struct {
 	names []types.NamespacedName
 	since time.Time
@@ -171,7 +173,7 @@ func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.N
 	}
 
 	// The record is written before the finalizers, and changed after them, so that no finalizer is forgotten.
-	if err := g.record(ctx, obj, append(slices.Clone(recorded), desired...)); err != nil {
+	if err := g.writeRecord(ctx, obj, append(slices.Clone(recorded), desired...)); err != nil {
 		return err
 	}
 
@@ -185,7 +187,7 @@ func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.N
 		return err
 	}
 
-	return g.record(ctx, obj, desired)
+	return g.writeRecord(ctx, obj, desired)
 }
 
 // Report returns the result of the step that reports an error of Keep. If a Secret is being deleted, the object waits for
@@ -219,7 +221,8 @@ func (k *Keeper) ReleaseStep(ctx context.Context, obj client.Object) step.Result
 	return step.Done()
 }
 
-// Release keeps no Secrets for an object any more, which is being deleted.
+// Release removes the finalizers from the Secrets of an object that is being deleted, unless other objects keep
+// the Secrets.
 func (k *Keeper) Release(ctx context.Context, obj client.Object) error {
 	g, unlock, err := k.lock(ctx, obj)
 	if err != nil {
@@ -250,8 +253,8 @@ func readRecord(obj metav1.Object) []types.NamespacedName {
 	return out
 }
 
-// record writes to the object which Secrets it keeps.
-func (g *group) record(ctx context.Context, obj client.Object, names []types.NamespacedName) error {
+// writeRecord writes to the object which Secrets it keeps.
+func (g *group) writeRecord(ctx context.Context, obj client.Object, names []types.NamespacedName) error {
 	var texts []string
 	for _, name := range names {
 		texts = append(texts, name.String())
@@ -274,8 +277,10 @@ func (g *group) record(ctx context.Context, obj client.Object, names []types.Nam
 		annotations = map[string]string{}
 	}
 
-	if annotations[v1alpha1.AnnotationKeptSecrets] = text; text == "" {
+	if text == "" {
 		delete(annotations, v1alpha1.AnnotationKeptSecrets)
+	} else {
+		annotations[v1alpha1.AnnotationKeptSecrets] = text
 	}
 
 	obj.SetAnnotations(annotations)
@@ -327,12 +332,12 @@ func (g *group) addFinalizers(ctx context.Context, name types.NamespacedName) er
 		return nil
 	}
 
-	if err := g.changeRole(ctx, name, controllerutil.AddFinalizer); err != nil {
+	if err := g.changeRoleFinalizers(ctx, name, controllerutil.AddFinalizer); err != nil {
 		return err
 	}
 
 	secret := newMetadata(corev1.SchemeGroupVersion.WithKind("Secret"), name)
-	if err := g.change(ctx, secret, controllerutil.AddFinalizer); err != nil {
+	if err := g.changeFinalizers(ctx, secret, controllerutil.AddFinalizer); err != nil {
 		return wrapKeepError(err, "patch", name)
 	}
 
@@ -378,12 +383,12 @@ func (g *group) release(ctx context.Context, obj client.Object, needed []types.N
 		delete(g.checked, name)
 
 		secret := newMetadata(corev1.SchemeGroupVersion.WithKind("Secret"), name)
-		if err := g.change(ctx, secret, controllerutil.RemoveFinalizer); err != nil && !apierrors.IsNotFound(err) {
+		if err := g.changeFinalizers(ctx, secret, controllerutil.RemoveFinalizer); err != nil && !apierrors.IsNotFound(err) {
 			return g.wrapReleaseError(err, name)
 		}
 	}
 
-	if err := g.record(ctx, obj, append(slices.Clone(needed), roles...)); err != nil {
+	if err := g.writeRecord(ctx, obj, append(slices.Clone(needed), roles...)); err != nil {
 		return err
 	}
 
@@ -392,7 +397,7 @@ func (g *group) release(ctx context.Context, obj client.Object, needed []types.N
 			continue
 		}
 
-		if err := g.changeRole(ctx, role, controllerutil.RemoveFinalizer); err != nil {
+		if err := g.changeRoleFinalizers(ctx, role, controllerutil.RemoveFinalizer); err != nil {
 			return err
 		}
 	}
@@ -400,10 +405,12 @@ func (g *group) release(ctx context.Context, obj client.Object, needed []types.N
 	return nil
 }
 
-// changeRole changes the finalizers of the role for the namespace of a Secret. The operator needs the
+// changeRoleFinalizers changes the finalizers of the role for the namespace of a Secret. The operator needs the
 // permission of its cluster-wide role for this. If it has no such permission, or if the namespace has no such
-// role, the operator has access to the Secrets in another way, and changeRole does nothing.
-func (k *Keeper) changeRole(ctx context.Context, name types.NamespacedName, change func(client.Object, string) bool) error {
+// role, the operator has access to the Secrets in another way, and changeRoleFinalizers does nothing.
+func (k *Keeper) changeRoleFinalizers(
+	ctx context.Context, name types.NamespacedName, change func(client.Object, string) bool,
+) error {
 	if k.Role == "" {
 		return nil
 	}
@@ -411,7 +418,7 @@ func (k *Keeper) changeRole(ctx context.Context, name types.NamespacedName, chan
 	role := types.NamespacedName{Namespace: name.Namespace, Name: k.Role}
 
 	for _, kind := range []string{"Role", "RoleBinding"} {
-		err := k.change(ctx, newMetadata(rbacv1.SchemeGroupVersion.WithKind(kind), role), change)
+		err := k.changeFinalizers(ctx, newMetadata(rbacv1.SchemeGroupVersion.WithKind(kind), role), change)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 			return wrapKeepError(err, "patch", name)
 		}
@@ -470,8 +477,8 @@ func (g *group) listOthers(ctx context.Context, obj client.Object) ([]types.Name
 	return slices.DeleteFunc(out, func(name types.NamespacedName) bool { return name.Name == "" }), nil
 }
 
-// change changes the finalizers of an object on the API server.
-func (k *Keeper) change(
+// changeFinalizers changes the finalizers of an object on the API server.
+func (k *Keeper) changeFinalizers(
 	ctx context.Context, obj *metav1.PartialObjectMetadata, change func(client.Object, string) bool,
 ) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {

@@ -93,7 +93,7 @@ func applyAll(ctx context.Context, c client.Client, objects []*unstructured.Unst
 // waitUntilServed waits until the API server serves the CRD and discovery lists its kinds.
 // Discovery is updated shortly after the condition Established.
 func waitUntilServed(ctx context.Context, config *rest.Config, c client.Client, crd *unstructured.Unstructured) error {
-	var last string
+	var lastState string
 
 	err := wait.PollUntilContextTimeout(ctx, establishPoll, establishTimeout, true, func(ctx context.Context) (bool, error) {
 		got := &unstructured.Unstructured{}
@@ -108,22 +108,22 @@ func waitUntilServed(ctx context.Context, config *rest.Config, c client.Client, 
 			return false, err
 		}
 
-		last = "it has no conditions yet"
+		lastState = "it has no conditions yet"
 
 		for _, condition := range typed.Status.Conditions {
 			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-				last = "discovery does not list its kinds yet"
+				lastState = "discovery does not list its kinds yet"
 
 				return isDiscovered(config, typed)
 			}
 
-			last = fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Message)
+			lastState = fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Message)
 		}
 
 		return false, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for CRD %s: %w: %s", crd.GetName(), err, last)
+		return fmt.Errorf("wait for CRD %s: %w: %s", crd.GetName(), err, lastState)
 	}
 
 	return nil

@@ -47,10 +47,11 @@ type Options struct {
 type Cluster struct {
 	options Options
 	ca      *authority
-	host    string
-	etcd    string
-	ports   []int
-	procs   []*procrun.Process
+	// host and etcd are the URLs of the API server and of etcd.
+	host, etcd string
+	// ports are those of etcd for clients, of etcd for peers, of the API server and of the controller manager.
+	ports []int
+	procs []*procrun.Process
 }
 
 // Attach returns the control plane that another process started in the folder, so that the caller

@@ -31,7 +31,7 @@ type Cache[T any] struct {
 	mu sync.Mutex
 	// startedAt is when List was called. The list may not contain later changes.
 	startedAt time.Time
-	loaded    bool
+	isLoaded  bool
 	value     T
 }
 
@@ -73,7 +73,7 @@ func (s *Cache[T]) Invalidate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.loaded = false
+	s.isLoaded = false
 }
 
 // Age returns the age of the cached list, and false if no list is cached.
@@ -81,21 +81,22 @@ func (s *Cache[T]) Age() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.Clock.Since(s.startedAt), s.loaded
+	return s.Clock.Since(s.startedAt), s.isLoaded
 }
 
-func (s *Cache[T]) valueSince(oldest time.Time) (T, bool) {
+// valueSince returns the cached list, and whether its call of List started at oldest or later.
+func (s *Cache[T]) valueSince(oldest time.Time) (value T, isFresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.value, s.loaded && !s.startedAt.Before(oldest)
+	return s.value, s.isLoaded && !s.startedAt.Before(oldest)
 }
 
 // refresh lists once for all concurrent callers, unless the cached list was started at oldest or later. If
 // ctx ends, refresh returns, but the shared call continues for the other callers.
 func (s *Cache[T]) refresh(ctx context.Context, oldest time.Time) error {
 	done := s.flight.DoChan("list", func() (any, error) {
-		if _, fresh := s.valueSince(oldest); fresh {
+		if _, isFresh := s.valueSince(oldest); isFresh {
 			return nil, nil //nolint:nilnil // the list is stored in s
 		}
 
@@ -112,8 +113,8 @@ func (s *Cache[T]) refresh(ctx context.Context, oldest time.Time) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
-		if !s.loaded || !startedAt.Before(s.startedAt) {
-			s.startedAt, s.loaded, s.value = startedAt, true, listed
+		if !s.isLoaded || !startedAt.Before(s.startedAt) {
+			s.startedAt, s.isLoaded, s.value = startedAt, true, listed
 		}
 
 		return nil, nil //nolint:nilnil // the list is stored in s

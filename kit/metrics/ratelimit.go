@@ -103,7 +103,7 @@ func parseReset(text string, now time.Time) time.Time {
 	reset := now.Add(defaultResetDelay)
 
 	switch {
-	case err != nil || seconds < 0:
+	case err != nil || seconds < 0: // the default
 	case time.Duration(seconds) < maxResetDelay/time.Second:
 		reset = now.Add(time.Duration(seconds) * time.Second)
 	default:

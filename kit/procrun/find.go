@@ -61,7 +61,7 @@ func FindModuleRoot() (string, error) {
 	root, err := os.Getwd()
 
 	for err == nil {
-		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+		if _, statErr := os.Stat(filepath.Join(root, "go.mod")); statErr == nil {
 			return root, nil
 		}
 

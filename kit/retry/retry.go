@@ -34,7 +34,8 @@ func (f RoundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { r
 // http.NewRequest sets for the usual bodies.
 func NewTransport(next http.RoundTripper, clk clock.Clock, isRetryable func(*http.Request) bool) http.RoundTripper {
 	return RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
-		if !isRetryable(r) || r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		hasBody := r.Body != nil && r.Body != http.NoBody
+		if !isRetryable(r) || hasBody && r.GetBody == nil {
 			return next.RoundTrip(r)
 		}
 

@@ -169,8 +169,11 @@ func diffConditions(before, after []metav1.Condition, last Result) changes {
 		case current.Type == Ready && hasFailed:
 			out.failure = current
 		case current.Type == Reconciling, current.Type == Stalled:
+			// Ready says the same.
 		case current.Status == metav1.ConditionUnknown && current.Reason == reasonPending:
+			// Nothing is known yet.
 		case hasFailed && current.Reason == sanitizeReason(last.reason) && current.Type != Ready:
+			// Ready reports the failure.
 		default:
 			out.changed = append(out.changed, *current)
 		}

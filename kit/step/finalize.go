@@ -33,6 +33,7 @@ func Finalize[S any](
 	hasOtherFinalizers := len(obj.GetFinalizers()) > 1
 
 	if !last.IsDone() || hasOtherFinalizers {
+		// Steps that wait, and a write that failed or was deferred, need another run before the finalizer goes.
 		if result, err := finishReconcile(ctx, r, patcher, last); !last.IsDone() || err != nil || !result.IsZero() {
 			return result, err
 		}
@@ -55,7 +56,7 @@ func Finalize[S any](
 		return ctrl.Result{}, err
 	}
 
-	r.states.forget(obj)
+	r.states.deleteState(obj)
 	patcher.obj = finalized
 
 	if !hasOtherFinalizers {

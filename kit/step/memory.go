@@ -166,7 +166,7 @@ func statusOf(obj any) reflect.Value {
 	return value.Elem().FieldByName("Status")
 }
 
-// drop forgets the deferred write.
+// drop removes the deferred write.
 func (s *objectState) drop() { s.deferredObject, s.serverObject, s.onNextSave = nil, nil, nil }
 
 // dropDeferred drops the deferred object, because nothing is left to write.
@@ -180,8 +180,8 @@ func (m *objectStates) dropDeferred(obj client.Object) {
 	}
 }
 
-// forget drops the state of an object that was deleted.
-func (m *objectStates) forget(obj client.Object) {
+// deleteState deletes the state of an object that was deleted.
+func (m *objectStates) deleteState(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 

@@ -58,9 +58,9 @@ func isCRDOutdated(err error) bool {
 	return errors.As(err, &classified) && classified.Reason() == ReasonCRDOutdated
 }
 
-// saveRefusal discards the changes of the run, because the CRD lacks fields for them, and writes only the
+// saveCRDOutdated discards the changes of the run, because the CRD lacks fields for them, and writes only the
 // conditions, which report this. It returns the result that ends the run.
-func (p *statusPatcher) saveRefusal(ctx context.Context, refusal error) (Result, error) {
+func (p *statusPatcher) saveCRDOutdated(ctx context.Context, refusal error) (Result, error) {
 	if p.applyResult == nil {
 		return Fail(refusal), refusal
 	}

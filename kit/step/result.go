@@ -223,24 +223,24 @@ func (r Result) errorClass() string {
 // letters and digits of ASCII, makes the first letter of each word upper case, and cuts the result
 // at 1024 bytes. It returns "Unspecified" if no letter is left.
 func sanitizeReason(reason string) string {
-	upper := true
+	isWordStart := true
 
 	kept := strings.Map(func(c rune) rune {
 		switch {
 		case c >= 'a' && c <= 'z':
-			if upper {
+			if isWordStart {
 				c -= 'a' - 'A'
 			}
 
-			upper = false
+			isWordStart = false
 
 			return c
 		case c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-			upper = false
+			isWordStart = false
 
 			return c
 		default:
-			upper = true
+			isWordStart = true
 
 			return -1
 		}

@@ -69,7 +69,7 @@ func newStatusPatcher(r *Reconciler, obj Object, ready *ReadyEvent) (*statusPatc
 	return patcher, nil
 }
 
-// resetBase copies the object as the version that the API server has.
+// resetBase stores a copy of the current object as the one that the API server has. buildPatch compares with it.
 func (p *statusPatcher) resetBase() error {
 	base, ok := p.obj.DeepCopyObject().(client.Object)
 	if !ok {

@@ -204,7 +204,7 @@ func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher,
 
 	err := patcher.save(saveCtx)
 	if isCRDOutdated(err) {
-		last, err = patcher.saveRefusal(saveCtx, err)
+		last, err = patcher.saveCRDOutdated(saveCtx, err)
 	}
 
 	switch {

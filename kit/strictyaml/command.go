@@ -37,7 +37,7 @@ func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
 		},
 	}
 
-	var redacted, sources bool
+	var isRedacted, showsSources bool
 
 	show := &cobra.Command{
 		Use: "print", Args: cobra.NoArgs,
@@ -48,11 +48,11 @@ func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
 				return err
 			}
 
-			if redacted {
+			if isRedacted {
 				s.redact(config)
 			}
 
-			if sources {
+			if showsSources {
 				return s.writeSources(cmd.OutOrStdout(), config, sourceByKey)
 			}
 
@@ -64,8 +64,8 @@ func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
 		return nil, err
 	}
 
-	show.Flags().BoolVar(&redacted, "redacted", true, "redact passwords in URLs")
-	show.Flags().BoolVar(&sources, "sources", false, "print one line for each key, with the source of its value")
+	show.Flags().BoolVar(&isRedacted, "redacted", true, "redact passwords in URLs")
+	show.Flags().BoolVar(&showsSources, "sources", false, "print one line for each key, with the source of its value")
 	parent.AddCommand(validate, show)
 
 	return parent, nil

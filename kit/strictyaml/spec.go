@@ -115,7 +115,7 @@ func (s *Spec[T]) CheckText(file string, text []byte) Problems {
 
 // load also returns the source of each value that is not the default, by key: "file PATH", "env
 // NAME" or "flag --name".
-func (s *Spec[T]) load(flags *pflag.FlagSet) (config *T, sources map[string]string, err error) {
+func (s *Spec[T]) load(flags *pflag.FlagSet) (config *T, sourceByKey map[string]string, err error) {
 	environ, leaves := s.environ(), s.leaves()
 	out := s.Default
 
@@ -127,7 +127,7 @@ func (s *Spec[T]) load(flags *pflag.FlagSet) (config *T, sources map[string]stri
 	}
 
 	problems = append(problems, s.findUnknownVariables(leaves, environ)...)
-	sourceByKey := map[string]string{}
+	sourceByKey = map[string]string{}
 	root := reflect.ValueOf(&out).Elem()
 
 	for _, l := range leaves {

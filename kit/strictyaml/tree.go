@@ -122,6 +122,7 @@ func (e *expander) expand(in *yaml.Node, depth int) *yaml.Node {
 
 	switch {
 	case e.isTooLarge:
+		// The copy stays without content.
 	case in.Kind == yaml.AliasNode:
 		e.nodes++
 
@@ -275,6 +276,7 @@ func setStyles(n *yaml.Node) {
 
 	switch {
 	case n.Kind != yaml.ScalarNode || !isBlock && !strings.ContainsAny(n.Value, "\n"+lineEnds):
+		// The style is right: the node is no text, or has one line.
 	case isBlock && n.Value != "" && !strings.Contains(whitespace, n.Value[:1]) && !strings.ContainsAny(n.Value, lineEnds):
 		n.Style = n.Style&^block | yaml.LiteralStyle
 	default:

@@ -155,15 +155,15 @@ func maxFormattedSize(format string, args []any) int {
 		number = 0
 	}
 
-	largest, all := 0, 0
+	largest, total := 0, 0
 
 	for _, arg := range args {
 		size := measure(reflect.ValueOf(arg), 0).maxPrintedSize(width)
-		largest, all = max(largest, size), min(all+size, unbounded)
+		largest, total = max(largest, size), min(total+size, unbounded)
 	}
 
 	// fmt also prints arguments that no verb uses.
-	return len(format) + min(saturatingMul(verbs, largest+perScalar+width)+all, unbounded)
+	return len(format) + min(saturatingMul(verbs, largest+perScalar+width)+total, unbounded)
 }
 
 func largestInt(args []any) int {

@@ -143,7 +143,7 @@ func (t *Template) funcs(budget *Budget) template.FuncMap {
 
 // builtins returns replacements for Go's functions that create texts, and the counting functions.
 func builtins(budget *Budget) template.FuncMap {
-	plain := func(f func(...any) string, growth int) func(...any) (string, error) {
+	withLimit := func(f func(...any) string, growth int) func(...any) (string, error) {
 		return func(args ...any) (string, error) {
 			if err := budget.CheckWork(saturatingMul(MaxPrintedSize(args...), growth)); err != nil {
 				return "", err
@@ -154,11 +154,11 @@ func builtins(budget *Budget) template.FuncMap {
 	}
 
 	return template.FuncMap{
-		"print":    plain(fmt.Sprint, 1),
-		"println":  plain(fmt.Sprintln, 1),
-		"html":     plain(template.HTMLEscaper, perEscaped),
-		"js":       plain(template.JSEscaper, perEscaped),
-		"urlquery": plain(template.URLQueryEscaper, perEscaped),
+		"print":    withLimit(fmt.Sprint, 1),
+		"println":  withLimit(fmt.Sprintln, 1),
+		"html":     withLimit(template.HTMLEscaper, perEscaped),
+		"js":       withLimit(template.JSEscaper, perEscaped),
+		"urlquery": withLimit(template.URLQueryEscaper, perEscaped),
 		"printf": func(format string, args ...any) (string, error) {
 			if err := budget.CheckWork(maxFormattedSize(format, args)); err != nil {
 				return "", err
@@ -240,8 +240,8 @@ func insertStepCounter(list *parse.ListNode, nodes int) error {
 	return nil
 }
 
-// countNodes returns the maximum number of nodes that one execution of the list executes. It does
-// not count the bodies of loops, because it inserts a counter into each of them.
+// countNodes inserts a counter into the body of each loop, and returns the maximum number of nodes that
+// one execution of the list executes outside of these bodies.
 func countNodes(list *parse.ListNode) (int, error) {
 	if list == nil {
 		return 0, nil

@@ -98,8 +98,8 @@ func parseSettings(env func(string) string) (settings, error) {
 	out.protocol, err = parseProtocol(get)
 	errs = append(errs, err, validateSampler(get))
 
-	for _, traces := range []string{prefix, prefix + "TRACES_"} {
-		errs = append(errs, validateCertificates(traces, get))
+	for _, variablePrefix := range []string{prefix, prefix + "TRACES_"} {
+		errs = append(errs, validateCertificates(variablePrefix, get))
 	}
 
 	if out.endpoint == "" {

@@ -53,8 +53,8 @@ type Options struct {
 // the last span has ended. If a variable is invalid, Start returns an error that names the variable
 // but not its value.
 func Start(ctx context.Context, options Options) (stop func(), err error) {
-	tracingIsOn, err := isEnabled(os.Getenv)
-	if err != nil || !tracingIsOn {
+	isOn, err := isEnabled(os.Getenv)
+	if err != nil || !isOn {
 		return func() {}, err
 	}
 

@@ -106,7 +106,7 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 		case len(missing) == 0:
 			w.Log.InfoContext(ctx, "area starts", "area", w.Area)
 
-			return endWith(ctx, func() error { return w.setUp(ctx) })
+			return runWithContext(ctx, func() error { return w.setUp(ctx) })
 		case !hasLogged:
 			w.Log.Log(ctx, w.logLevel(), "area is off until the kinds that it needs are installed",
 				"area", w.Area, "missing", strings.Join(missing, ", "))
@@ -127,7 +127,7 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 func (w *KindWaiter) check(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
 	var missing []string
 
-	err := endWith(ctx, func() error {
+	err := runWithContext(ctx, func() error {
 		var err error
 
 		missing, err = w.findMissing(ctx, api)
@@ -141,8 +141,8 @@ func (w *KindWaiter) check(ctx context.Context, api discovery.ServerResourcesInt
 	return missing, err
 }
 
-// endWith runs a function that may not end with ctx, and returns its error, or nil if ctx ends before.
-func endWith(ctx context.Context, run func() error) error {
+// runWithContext runs a function that may not end with ctx, and returns its error, or nil if ctx ends before.
+func runWithContext(ctx context.Context, run func() error) error {
 	done := make(chan error, 1)
 
 	go func() { done <- run() }()
@@ -159,10 +159,10 @@ func endWith(ctx context.Context, run func() error) error {
 func (w *KindWaiter) findMissing(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
 	missing, err := missingKinds(api, w.Kinds)
 	if err == nil && w.FindMissing != nil {
-		var more []string
+		var additional []string
 
-		more, err = w.FindMissing(ctx)
-		missing = append(missing, more...)
+		additional, err = w.FindMissing(ctx)
+		missing = append(missing, additional...)
 	}
 
 	if err == nil {

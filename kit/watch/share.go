@@ -55,7 +55,7 @@ func (s *sharedTexts) walk(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if v.CanSet() {
-			v.SetString(s.find(v.String()))
+			v.SetString(s.share(v.String()))
 		}
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
@@ -86,12 +86,12 @@ func (s *sharedTexts) walk(v reflect.Value) {
 // replaceMap replaces the keys and values of labels and annotations. An assignment also replaces an equal key.
 func (s *sharedTexts) replaceMap(texts map[string]string) {
 	for key, value := range texts {
-		texts[s.find(key)] = s.find(value)
+		texts[s.share(key)] = s.share(value)
 	}
 }
 
-// find returns the copy of a text that all objects share.
-func (s *sharedTexts) find(text string) string {
+// share returns the copy of a text that all objects share. It stores a text that it has not seen yet.
+func (s *sharedTexts) share(text string) string {
 	if text == "" || len(text) > maxSharedLength {
 		return text
 	}
