@@ -106,7 +106,7 @@ func buildHint(machine identity.Machine) string {
 func (r *Registry) ensureEntry(ctx context.Context, c clients, entry *types.Entry) error {
 	canReplace, err := createEntry(ctx, c, entry)
 	if !canReplace {
-		return err
+		return err // nil if the entry exists now
 	}
 
 	// Another version of the operator has created the entry with other selectors.
@@ -146,6 +146,7 @@ func createEntry(ctx context.Context, c clients, entry *types.Entry) (canReplace
 	default:
 		err := wrapError("create entry "+entry.GetId(), status.Error(code, result.GetStatus().GetMessage()))
 
+		// The cause may be that an entry with this ID exists. Only InvalidArgument certainly has another cause.
 		return code != codes.InvalidArgument, err
 	}
 }
@@ -220,9 +221,9 @@ func (r *Registry) listAliases(ctx context.Context, c clients, id identity.ID) (
 	return out, nil
 }
 
-// revokeTokens revokes all join tokens of the machine except keep, and evicts the agents that have used
-// them. With an empty keep, it revokes all.
-func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, keep string) error {
+// revokeTokens revokes all join tokens of the machine except keptToken, and evicts the agents that have used
+// them. If keptToken is empty, it revokes all.
+func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, keptToken string) error {
 	aliases, err := r.listAliases(ctx, c, id)
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, 
 
 	for _, alias := range aliases {
 		token := strings.TrimPrefix(alias.GetParentId().GetPath(), joinedAgentPath)
-		if token == keep {
+		if token == keptToken {
 			continue
 		}
 
@@ -240,6 +241,7 @@ func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, 
 		}
 
 		if !wasUsed {
+			// spendToken creates an agent, which is evicted too.
 			if err := r.spendToken(ctx, c, token); err != nil {
 				return err
 			}

@@ -258,9 +258,9 @@ func (r *Registry) HasAttested(ctx context.Context, id identity.ID) (bool, error
 	}
 
 	for _, alias := range aliases {
-		known, err := r.isAttested(ctx, c, alias.GetParentId())
-		if known || err != nil {
-			return known, err
+		hasAttested, err := r.isAttested(ctx, c, alias.GetParentId())
+		if hasAttested || err != nil {
+			return hasAttested, err
 		}
 	}
 

@@ -48,53 +48,53 @@ type connection struct {
 }
 
 // validate returns an error if an address is not valid.
-func (l *connection) validate() error {
-	if socket, ok := strings.CutPrefix(l.options.Address, unixScheme); ok {
+func (c *connection) validate() error {
+	if socket, ok := strings.CutPrefix(c.options.Address, unixScheme); ok {
 		if !path.IsAbs(socket) {
-			return fmt.Errorf("validate address of SPIRE server %q: %w", l.options.Address, errAddress)
+			return fmt.Errorf("validate address of SPIRE server %q: %w", c.options.Address, errAddress)
 		}
 
 		return nil
 	}
 
-	if _, _, err := net.SplitHostPort(l.options.Address); err != nil {
-		return fmt.Errorf("validate address of SPIRE server %q: %w", l.options.Address, errAddress)
+	if _, _, err := net.SplitHostPort(c.options.Address); err != nil {
+		return fmt.Errorf("validate address of SPIRE server %q: %w", c.options.Address, errAddress)
 	}
 
-	if socket, ok := strings.CutPrefix(l.options.WorkloadAPI, unixScheme); !ok || !path.IsAbs(socket) {
-		return fmt.Errorf("validate address of Workload API %q: %w", l.options.WorkloadAPI, errSocket)
+	if socket, ok := strings.CutPrefix(c.options.WorkloadAPI, unixScheme); !ok || !path.IsAbs(socket) {
+		return fmt.Errorf("validate address of Workload API %q: %w", c.options.WorkloadAPI, errSocket)
 	}
 
 	return nil
 }
 
 // connect returns the gRPC connection and creates it if it does not exist.
-func (l *connection) connect(ctx context.Context) (*grpc.ClientConn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (c *connection) connect(ctx context.Context) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	if l.conn != nil {
-		return l.conn, nil
+	if c.conn != nil {
+		return c.conn, nil
 	}
 
-	transport, err := l.newTransportCredentials(ctx)
+	transport, err := c.newTransportCredentials(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	conn, err := grpc.NewClient(l.target(),
+	conn, err := grpc.NewClient(c.target(),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           reconnectBackoff(),
-			MinConnectTimeout: l.options.Timeout,
+			MinConnectTimeout: c.options.Timeout,
 		}),
-		grpc.WithUnaryInterceptor(l.interceptUnary), grpc.WithStreamInterceptor(l.interceptStream),
+		grpc.WithUnaryInterceptor(c.interceptUnary), grpc.WithStreamInterceptor(c.interceptStream),
 	)
 	if err != nil {
 		return nil, wrapError("connect to SPIRE server", err)
 	}
 
-	l.conn = conn
+	c.conn = conn
 
 	return conn, nil
 }
@@ -107,33 +107,33 @@ func reconnectBackoff() backoff.Config {
 	return config
 }
 
-func (l *connection) target() string {
-	if strings.HasPrefix(l.options.Address, unixScheme) {
-		return l.options.Address
+func (c *connection) target() string {
+	if strings.HasPrefix(c.options.Address, unixScheme) {
+		return c.options.Address
 	}
 
-	return "dns:///" + l.options.Address
+	return "dns:///" + c.options.Address
 }
 
 // newTransportCredentials returns the credentials for the connection to the server. For an address
 // HOST:PORT, they are the operator's own SVID from the Workload API. For a Unix socket, there are none,
 // because the file permissions of the socket control the access.
-func (l *connection) newTransportCredentials(ctx context.Context) (credentials.TransportCredentials, error) {
-	if strings.HasPrefix(l.options.Address, unixScheme) {
+func (c *connection) newTransportCredentials(ctx context.Context) (credentials.TransportCredentials, error) {
+	if strings.HasPrefix(c.options.Address, unixScheme) {
 		return insecure.NewCredentials(), nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, l.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(l.options.WorkloadAPI)))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(c.options.WorkloadAPI)))
 	if err != nil {
-		return nil, wrapError("get own SVID from Workload API "+l.options.WorkloadAPI, err)
+		return nil, wrapError("get own SVID from Workload API "+c.options.WorkloadAPI, err)
 	}
 
 	svid, err := source.GetX509SVID()
-	if err == nil && svid.ID.TrustDomain() != l.trustDomain {
-		err = newMismatchError(l.trustDomain.Name(), svid.ID.TrustDomain().Name())
+	if err == nil && svid.ID.TrustDomain() != c.trustDomain {
+		err = newMismatchError(c.trustDomain.Name(), svid.ID.TrustDomain().Name())
 	}
 
 	if err != nil {
@@ -142,33 +142,33 @@ func (l *connection) newTransportCredentials(ctx context.Context) (credentials.T
 		return nil, wrapError("read own SVID", err)
 	}
 
-	server, err := spiffeid.FromPath(l.trustDomain, serverPath)
+	server, err := spiffeid.FromPath(c.trustDomain, serverPath)
 	if err != nil {
 		_ = source.Close()
 
 		return nil, wrapError("build SPIFFE ID of SPIRE server", err)
 	}
 
-	l.source = source
+	c.source = source
 
 	return credentials.NewTLS(tlsconfig.MTLSClientConfig(source, source, tlsconfig.AuthorizeID(server))), nil
 }
 
-func (l *connection) close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (c *connection) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	var err error
 
-	if l.conn != nil {
-		err = l.conn.Close()
+	if c.conn != nil {
+		err = c.conn.Close()
 	}
 
-	if l.source != nil {
-		err = errors.Join(err, l.source.Close())
+	if c.source != nil {
+		err = errors.Join(err, c.source.Close())
 	}
 
-	l.conn, l.source = nil, nil
+	c.conn, c.source = nil, nil
 
 	if err != nil {
 		return fmt.Errorf("close connection to SPIRE server: %w", err)
@@ -181,17 +181,17 @@ func (l *connection) close() error {
 // Options.Observe. Options.Timeout limits all attempts together. The server may have executed an attempt
 // that failed. A retry is safe nevertheless, because all calls except CreateJoinToken are idempotent. If
 // a retry of CreateJoinToken creates a second token, createToken revokes the first.
-func (l *connection) interceptUnary(
+func (c *connection) interceptUnary(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, l.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 
 	for attempt := 1; ; attempt++ {
-		start := l.options.Clock.Now()
+		start := c.options.Clock.Now()
 		err := invoke(ctx, method, request, reply, conn, opts...)
-		l.reportCall(method, start, err)
+		c.reportCall(method, start, err)
 
 		if status.Code(err) != codes.Unavailable || attempt == maxAttempts {
 			return err
@@ -211,21 +211,21 @@ func (l *connection) interceptUnary(
 
 // interceptStream reports a stream to Options.Observe when it ends. It sets no timeout. The caller
 // that opens a stream has to set one.
-func (l *connection) interceptStream(
+func (c *connection) interceptStream(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	start := l.options.Clock.Now()
+	start := c.options.Clock.Now()
 
 	return open(ctx, desc, conn, method, append(opts, grpc.OnFinish(func(err error) {
-		l.reportCall(method, start, err)
+		c.reportCall(method, start, err)
 	}))...)
 }
 
 // reportCall reports a call to Options.Observe by the method name without the service name. It reports
 // the responses NotFound and AlreadyExists as success.
-func (l *connection) reportCall(method string, start time.Time, err error) {
-	if l.options.Observe == nil {
+func (c *connection) reportCall(method string, start time.Time, err error) {
+	if c.options.Observe == nil {
 		return
 	}
 
@@ -238,5 +238,5 @@ func (l *connection) reportCall(method string, start time.Time, err error) {
 		err = nil // the server has responded
 	}
 
-	l.options.Observe(path.Base(method), l.options.Clock.Since(start), err)
+	c.options.Observe(path.Base(method), c.options.Clock.Since(start), err)
 }
