@@ -13,8 +13,8 @@ import (
 // ErrSignature means that a webhook's signature or token does not match the secret.
 var ErrSignature = errors.New("webhook signature does not match: check that the platform and the pool hold the same secret")
 
-// ErrNoData means that a successful response lacks the data that it must have, so that a list is unknown and not
-// empty. A proxy may have answered.
+// ErrNoData means that a successful response lacks the data that it must have. Callers must not take a list that
+// is missing for an empty one. A proxy may have answered.
 var ErrNoData = errors.New("the response has status 200 and lacks the requested data: check what answers at this URL")
 
 // Kind classifies an error by what the caller has to do. An error without a kind is transient.
@@ -28,7 +28,7 @@ const (
 	RunnerBusy Kind = "RunnerBusy"
 	// Conflict means that a live runner or another listener already uses the name.
 	Conflict Kind = "Conflict"
-	// RateLimited means that the caller can retry after Error.After.
+	// RateLimited means that the caller can retry after Error.RetryAfter.
 	RateLimited Kind = "RateLimited"
 	// Rejected means that a person has to change something. Reason and Message name the fix.
 	Rejected Kind = "Rejected"

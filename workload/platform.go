@@ -26,7 +26,7 @@ type Platform interface {
 	// pool or a claim. The workload's settings override the template's. The template may be nil if
 	// it is not known yet. An error has class Configuration and names the field. The RunnerSpec
 	// that is returned with an error contains the settings that could be resolved.
-	ResolveRunner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (RunnerSpec, error)
+	ResolveRunner(template *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload) (RunnerSpec, error)
 
 	// MatchJob reports whether the platform assigns the job to a runner of this specification.
 	MatchJob(runner RunnerSpec, job Job) JobMatch
@@ -129,10 +129,10 @@ type Config struct {
 	Template *v1alpha1.HypervisorMachineTemplate
 	// Secrets are the secret values by the keys of Runner.Secrets.
 	Secrets map[string]string
-	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
-	Network http.RoundTripper
+	// WrapTransport wraps the HTTP transport, for metrics and traces. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// BaseTransport is the innermost HTTP transport. Nil means bounds.SharedTransport.
+	BaseTransport http.RoundTripper
 	// Clock is the provider's clock. Read it with ClockOrReal.
 	Clock clock.Clock
 }

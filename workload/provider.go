@@ -59,7 +59,7 @@ type Poller interface {
 type Redeliverer interface {
 	// Redeliver requests a redelivery of every webhook delivery to url that failed after since and
 	// was not delivered later. It returns the number of requested redeliveries.
-	Redeliver(ctx context.Context, url string, since time.Time) (int, error)
+	Redeliver(ctx context.Context, url string, since time.Time) (requested int, err error)
 }
 
 // Streamer is a Provider that receives job updates over its own connection (a long poll) instead of
@@ -151,8 +151,8 @@ type WebhookParser interface {
 	// Verify checks the webhook's signature or token in constant time. The error is ErrSignature,
 	// or it names what is missing.
 	Verify(header http.Header, body []byte, secret []byte) error
-	// ParseJob returns the job, and false if the event is not about a job.
-	ParseJob(header http.Header, body []byte) (Job, bool, error)
+	// ParseJob returns the job. isJobEvent is false if the event is not about a job.
+	ParseJob(header http.Header, body []byte) (job Job, isJobEvent bool, err error)
 }
 
 // Scope identifies the part of a platform that runners or a webhook belong to.

@@ -219,14 +219,14 @@ func (w *Workloads) newConfig(
 ) (workload.Config, error) {
 	out := workload.Config{
 		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
-		Network: w.Network, Clock: w.clock(),
+		BaseTransport: w.Network, Clock: w.clock(),
 	}
-	if out.Network == nil {
-		out.Network = w.Secrets.Egress.Transport()
+	if out.BaseTransport == nil {
+		out.BaseTransport = w.Secrets.Egress.Transport()
 	}
 
 	if w.Transport != nil {
-		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }
+		out.WrapTransport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }
 	}
 
 	if out.Runner.Timeout <= 0 {

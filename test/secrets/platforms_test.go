@@ -184,7 +184,7 @@ func (f testPlatform) listCalls(t *testing.T) map[string]func() error {
 		t.Fatal(err)
 	}
 
-	provider, err := f.platform.Open(workload.Config{Runner: runner, Template: template, Secrets: f.secrets, Network: f.network})
+	provider, err := f.platform.Open(workload.Config{Runner: runner, Template: template, Secrets: f.secrets, BaseTransport: f.network})
 	if err != nil {
 		t.Fatal(err)
 	}

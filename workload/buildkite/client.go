@@ -39,21 +39,21 @@ const (
 
 // client calls the agent API with the cluster's agent token.
 type client struct {
-	http   *http.Client
-	base   string
-	token  string
-	clock  clock.Clock
-	redact log.Redactor
+	http     *http.Client
+	base     string
+	token    string
+	clock    clock.Clock
+	redactor log.Redactor
 }
 
 func newClient(config Config, endpoint string, clk clock.Clock) *client {
-	transport := config.Network
+	transport := config.BaseTransport
 	if transport == nil {
 		transport = bounds.SharedTransport()
 	}
 
-	if config.Transport != nil {
-		transport = config.Transport(transport)
+	if config.WrapTransport != nil {
+		transport = config.WrapTransport(transport)
 	}
 
 	timeout := config.Timeout
@@ -64,7 +64,7 @@ func newClient(config Config, endpoint string, clk clock.Clock) *client {
 	token := strings.TrimSpace(config.Token)
 
 	return &client{
-		base: endpoint, token: token, clock: clk, redact: newRedactor(token),
+		base: endpoint, token: token, clock: clk, redactor: newRedactor(token),
 		http: &http.Client{
 			Transport: transport, Timeout: timeout,
 			// Redirects are not followed, so that the token reaches only the configured host.
@@ -107,7 +107,7 @@ func (c *client) send(ctx context.Context, method, path string, body, out any) e
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return c.redact.RedactError(err)
+		return c.redactor.RedactError(err)
 	}
 
 	req.Header.Set("Authorization", "Token "+c.token)
@@ -120,7 +120,7 @@ func (c *client) send(ctx context.Context, method, path string, body, out any) e
 
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.redact.RedactError(err)
+		return c.redactor.RedactError(err)
 	}
 
 	defer func() {
@@ -145,7 +145,7 @@ func (c *client) decodeResponse(resp *http.Response, out any) error {
 			return fmt.Errorf("decode the response: %w", tooLarge)
 		}
 
-		return fmt.Errorf("decode the response: %w", c.redact.RedactError(err))
+		return fmt.Errorf("decode the response: %w", c.redactor.RedactError(err))
 	}
 
 	return nil
@@ -162,7 +162,7 @@ func (c *client) parseErrorResponse(resp *http.Response) error {
 	_ = json.Unmarshal(text, &parsed) // a proxy's error page is not JSON
 
 	out := &responseError{status: resp.StatusCode, retryAfter: minRetryAfter}
-	out.message = workload.Truncate(c.redact.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
+	out.message = workload.Truncate(c.redactor.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
 
 	for _, name := range []string{"Retry-After", "RateLimit-Reset"} {
 		if seconds, err := strconv.Atoi(resp.Header.Get(name)); err == nil && seconds > 0 {

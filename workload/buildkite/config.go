@@ -44,10 +44,10 @@ type Config struct {
 	Token string
 	// Timeout of one HTTP request. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
-	Network http.RoundTripper
+	// WrapTransport wraps the HTTP transport, for metrics and traces. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// BaseTransport is the innermost HTTP transport. Nil means bounds.SharedTransport.
+	BaseTransport http.RoundTripper
 }
 
 // New creates the provider of one queue. It makes no calls. For an invalid configuration it returns

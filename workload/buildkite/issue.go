@@ -33,16 +33,16 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 		return workload.Credential{}, err
 	}
 
-	id, expiry := strings.ToLower(req.Job.ID), clampExpiry(req.Timeout)
+	id, lifetimeSeconds := strings.ToLower(req.Job.ID), clampLifetime(req.Timeout)
 
-	if err := p.reserveJob(ctx, req, id, expiry); err != nil {
+	if err := p.reserveJob(ctx, req, id, lifetimeSeconds); err != nil {
 		return workload.Credential{}, err
 	}
 
 	// The job is reserved now. It is assigned to the runner before the runner's token is issued.
 	p.assignJob(req.Name, id)
 
-	return p.acquireToken(ctx, id, expiry)
+	return p.acquireToken(ctx, id, lifetimeSeconds)
 }
 
 func validateRequest(req workload.RunnerRequest) error {
@@ -59,8 +59,8 @@ func validateRequest(req workload.RunnerRequest) error {
 	}
 }
 
-// clampExpiry returns a timeout in whole seconds, at least one second and at most one hour.
-func clampExpiry(timeout time.Duration) int64 {
+// clampLifetime returns a timeout in whole seconds, at least one second and at most one hour.
+func clampLifetime(timeout time.Duration) int64 {
 	if timeout <= 0 {
 		timeout = defaultExpiry
 	}
@@ -72,7 +72,7 @@ func clampExpiry(timeout time.Duration) int64 {
 // state was read within maxPausedAge.
 func (p *provider) checkNotPaused(ctx context.Context) error {
 	p.mu.Lock()
-	isPaused, isFresh := p.paused, p.clock.Since(p.pausedAt) < maxPausedAge
+	isPaused, isFresh := p.isPaused, p.clock.Since(p.pausedAt) < maxPausedAge
 	p.mu.Unlock()
 
 	if !isFresh {
@@ -92,8 +92,8 @@ func (p *provider) checkNotPaused(ctx context.Context) error {
 }
 
 // reserveJob reserves the job in one call together with other pending jobs.
-func (p *provider) reserveJob(ctx context.Context, req workload.RunnerRequest, id string, expiry int64) error {
-	_, reserved, err := p.reservations.get(ctx, id, expiry)
+func (p *provider) reserveJob(ctx context.Context, req workload.RunnerRequest, id string, lifetimeSeconds int64) error {
+	_, reserved, err := p.reservations.get(ctx, id, lifetimeSeconds)
 
 	switch {
 	case err != nil:
@@ -106,10 +106,10 @@ func (p *provider) reserveJob(ctx context.Context, req workload.RunnerRequest, i
 }
 
 // reserveBatch returns the jobs that Buildkite reserved.
-func (p *provider) reserveBatch(ctx context.Context, ids []string, expiry int64) (map[string]bool, error) {
+func (p *provider) reserveBatch(ctx context.Context, ids []string, lifetimeSeconds int64) (map[string]bool, error) {
 	var response reserveResponse
 
-	body := reserveBody{JobUUIDs: ids, Seconds: expiry}
+	body := reserveBody{JobUUIDs: ids, Seconds: lifetimeSeconds}
 
 	err := p.callStackAPI(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve", body, &response)
 	if err != nil {
@@ -173,18 +173,18 @@ func newJobGoneError(id, state string) error {
 
 // assignJob records the runner of a job. If another runner had the job before, it has not started the job,
 // because Buildkite allows a new reservation only then.
-func (p *provider) assignJob(name, id string) {
+func (p *provider) assignJob(runnerName, jobID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	maps.DeleteFunc(p.jobsByRunner, func(_, assigned string) bool { return assigned == id })
-	p.jobsByRunner[name] = id
-	p.states[id] = observedState{state: stateReserved, observedAt: p.clock.Now()}
+	maps.DeleteFunc(p.jobsByRunner, func(_, assigned string) bool { return assigned == jobID })
+	p.jobsByRunner[runnerName] = jobID
+	p.states[jobID] = observedState{state: stateReserved, observedAt: p.clock.Now()}
 }
 
 // acquireToken gets the job's token. It never returns the agent token instead.
-func (p *provider) acquireToken(ctx context.Context, id string, expiry int64) (workload.Credential, error) {
-	token, issued, err := p.tokens.get(ctx, id, expiry)
+func (p *provider) acquireToken(ctx context.Context, id string, lifetimeSeconds int64) (workload.Credential, error) {
+	token, issued, err := p.tokens.get(ctx, id, lifetimeSeconds)
 
 	switch {
 	case err != nil:
@@ -199,10 +199,12 @@ func (p *provider) acquireToken(ctx context.Context, id string, expiry int64) (w
 }
 
 // acquireTokenBatch returns the tokens that Buildkite issued, by job id.
-func (p *provider) acquireTokenBatch(ctx context.Context, ids []string, expiry int64) (map[string]jobToken, error) {
+func (p *provider) acquireTokenBatch(ctx context.Context, ids []string, lifetimeSeconds int64) (map[string]jobToken, error) {
 	var response tokensResponse
 
-	err := p.callStackAPI(ctx, http.MethodPost, "/job-acquisition-tokens", tokensBody{JobUUIDs: ids, Seconds: expiry}, &response)
+	body := tokensBody{JobUUIDs: ids, Seconds: lifetimeSeconds}
+
+	err := p.callStackAPI(ctx, http.MethodPost, "/job-acquisition-tokens", body, &response)
 	if isNotFound(err) {
 		return nil, workload.NewRejected(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens, "+
 			"and without them each agent would need the cluster's agent token: check bootstrap.config.buildkite.endpoint", p.endpoint))

@@ -279,7 +279,7 @@ func TestBurstIsReservedInBatches(t *testing.T) {
 	server := buildkitetest.New(t, sim.Options{})
 	config := newConfig(server)
 	config.Timeout = time.Minute
-	config.Transport = func(next http.RoundTripper) http.RoundTripper {
+	config.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 		return &gatheringTransport{next: next, burstSize: burst, countPending: func() [2]int { return buildkite.CountPending(provider) }}
 	}
 
@@ -320,7 +320,7 @@ func TestCancelledRequestOfBurst(t *testing.T) {
 
 	server := buildkitetest.New(t, sim.Options{})
 	config := newConfig(server)
-	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slowTransport{next} }
+	config.WrapTransport = func(next http.RoundTripper) http.RoundTripper { return slowTransport{next} }
 	provider := openProvider(t, config)
 	pollJobs(t, provider)
 

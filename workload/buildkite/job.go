@@ -171,6 +171,7 @@ func parseSlugs(link string) (organization, pipeline string) {
 		return "", ""
 	}
 
+	// The empty parts at the end make the indexes below valid for each path.
 	parts := append(strings.Split(strings.Trim(parsed.Path, "/"), "/"), "", "", "", "", "")
 
 	switch {
@@ -271,7 +272,7 @@ func (j *jobPayload) conclusion() string {
 func (p *provider) convertScheduledJob(job scheduledJob) (workload.Job, bool) {
 	pipeline := sanitizeSlug(job.Pipeline.Slug)
 	out := newJob(p.organization, pipeline)
-	out.ID, out.State, out.Queue = strings.ToLower(job.ID), v1alpha1.JobQueued, p.queue
+	out.ID, out.State = strings.ToLower(job.ID), v1alpha1.JobQueued
 	out.Name, out.Workflow = workload.Truncate(job.Step.Key, workload.MaxTextLength), pipeline
 	out.Priority = clampInt32(job.Priority)
 	out.QueuedAt = findFirstTime(job.RunnableAt, job.ScheduledAt)
@@ -307,12 +308,12 @@ func setBuild(job *workload.Job, pipeline string, number int64) {
 
 // setQueryRules sets the job's labels to its agent query rules, and its queue to the one that the
 // rules name.
-func setQueryRules(job *workload.Job, list []string) error {
-	if len(list) > workload.MaxLabels {
-		return fmt.Errorf("%w: the job has %d agent query rules, which is more than %d", ErrPayload, len(list), workload.MaxLabels)
+func setQueryRules(job *workload.Job, rules []string) error {
+	if len(rules) > workload.MaxLabels {
+		return fmt.Errorf("%w: the job has %d agent query rules, which is more than %d", ErrPayload, len(rules), workload.MaxLabels)
 	}
 
-	for _, rule := range list {
+	for _, rule := range rules {
 		if utf8.RuneCountInString(rule) > workload.MaxLabelLength {
 			return fmt.Errorf("%w: an agent query rule of the job is longer than %d characters", ErrPayload, workload.MaxLabelLength)
 		}
@@ -322,7 +323,7 @@ func setQueryRules(job *workload.Job, list []string) error {
 		}
 	}
 
-	job.Labels = list
+	job.Labels = rules
 
 	return nil
 }

@@ -178,8 +178,8 @@ func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.
 	return match
 }
 
-// hasTag reports whether the tags satisfy the rule. It accepts every rule for the queue, because
-// the caller has compared the queue, which was read from that rule.
+// hasTag reports whether the tags satisfy the rule. The rule * fits all agents. hasTag accepts every rule for
+// the queue, because the caller has compared the queue, which was read from that rule.
 func hasTag(rule string, tags []string) bool {
 	key, wantValue := splitTag(rule)
 	if key == "*" || key == queueTag {
@@ -223,14 +223,14 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 	}
 
 	return newProvider(Config{
-		Organization: config.Runner.Scope.Organization,
-		Queue:        config.Runner.Queue,
-		Stack:        deriveStackKey(config),
-		Metadata:     config.Runner.Metadata,
-		Endpoint:     bootstrap.Endpoint,
-		Token:        config.Secrets[secretToken],
-		Timeout:      config.Runner.Timeout,
-		Transport:    config.Transport,
-		Network:      config.Network,
+		Organization:  config.Runner.Scope.Organization,
+		Queue:         config.Runner.Queue,
+		Stack:         deriveStackKey(config),
+		Metadata:      config.Runner.Metadata,
+		Endpoint:      bootstrap.Endpoint,
+		Token:         config.Secrets[secretToken],
+		Timeout:       config.Runner.Timeout,
+		WrapTransport: config.WrapTransport,
+		BaseTransport: config.BaseTransport,
 	}, config.ClockOrReal())
 }

@@ -48,11 +48,11 @@ type provider struct {
 	stateSlot chan struct{}
 
 	mu sync.Mutex
-	// registered means that Buildkite knows the stack. organizationConfirmed means that the token
+	// isRegistered means that Buildkite knows the stack. isOrganizationConfirmed means that the token
 	// belongs to the configured organization.
-	registered, organizationConfirmed bool
-	// paused is the queue's state, read at pausedAt.
-	paused   bool
+	isRegistered, isOrganizationConfirmed bool
+	// isPaused is the queue's state, read at pausedAt.
+	isPaused bool
 	pausedAt time.Time
 	// jobsByRunner maps a runner's name to its job. A job has one runner: the last one it was
 	// issued to.
@@ -82,10 +82,10 @@ func (p *provider) Validate(ctx context.Context) error {
 	}
 
 	p.mu.Lock()
-	confirmed := p.organizationConfirmed
+	isConfirmed := p.isOrganizationConfirmed
 	p.mu.Unlock()
 
-	if confirmed {
+	if isConfirmed {
 		return nil
 	}
 
@@ -111,7 +111,7 @@ func (p *provider) Validate(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.organizationConfirmed = true
+	p.isOrganizationConfirmed = true
 
 	return nil
 }
@@ -262,7 +262,7 @@ func hasAgent(rawState string) bool {
 // refreshState ensures that the state of a job is at most maxAge old. It requests the states of the
 // jobs of all runners together, so that many runners need one call.
 func (p *provider) refreshState(ctx context.Context, id string, maxAge time.Duration) error {
-	oldest := p.clock.Now().Add(-max(maxAge, 0))
+	oldestAllowed := p.clock.Now().Add(-max(maxAge, 0))
 
 	select {
 	case p.stateSlot <- struct{}{}:
@@ -271,14 +271,14 @@ func (p *provider) refreshState(ctx context.Context, id string, maxAge time.Dura
 		return fmt.Errorf("wait for the states of jobs: %w", ctx.Err())
 	}
 
-	now := p.clock.Now()
+	requestedAt := p.clock.Now()
 
 	p.mu.Lock()
 	observed, ok := p.states[id]
 	ids := p.trackedJobIDs()
 	p.mu.Unlock()
 
-	if ok && observed.isFromAPI && !observed.observedAt.Before(oldest) {
+	if ok && observed.isFromAPI && !observed.observedAt.Before(oldestAllowed) {
 		return nil
 	}
 
@@ -291,7 +291,7 @@ func (p *provider) refreshState(ctx context.Context, id string, maxAge time.Dura
 		return err
 	}
 
-	p.recordStates(now, ids, states)
+	p.recordStates(requestedAt, ids, states)
 
 	return nil
 }
@@ -319,18 +319,19 @@ func (p *provider) recordStates(observedAt time.Time, ids []string, states map[s
 		}
 	}
 
-	live := map[string]bool{}
+	hasRunner := map[string]bool{} // by job id
 
 	for name, id := range p.jobsByRunner {
-		if _, ok := p.buildRunner(name, id); ok || p.states[id].observedAt.IsZero() {
-			live[id] = true
+		hasNoState := p.states[id].observedAt.IsZero()
+		if _, isOpen := p.buildRunner(name, id); isOpen || hasNoState {
+			hasRunner[id] = true
 		} else {
 			delete(p.jobsByRunner, name)
 		}
 	}
 
 	for id, observed := range p.states {
-		if !live[id] && observedAt.Sub(observed.observedAt) > maxRunnersAge {
+		if !hasRunner[id] && observedAt.Sub(observed.observedAt) > maxRunnersAge {
 			delete(p.states, id)
 		}
 	}

@@ -111,7 +111,7 @@ func (p *provider) registerStack(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.registered = true
+	p.isRegistered = true
 
 	return nil
 }
@@ -121,10 +121,10 @@ func (p *provider) registerStack(ctx context.Context) error {
 // explained.
 func (p *provider) callStackAPI(ctx context.Context, method, path string, body, out any) error {
 	p.mu.Lock()
-	isRegistered := p.registered
+	wasRegistered := p.isRegistered
 	p.mu.Unlock()
 
-	if !isRegistered {
+	if !wasRegistered {
 		if err := p.registerStack(ctx); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (p *provider) callStackAPI(ctx context.Context, method, path string, body, 
 	path = "/stacks/" + url.PathEscape(p.stack) + path
 
 	err := p.client.call(ctx, method, path, body, out)
-	if !isRegistered || !isNotFound(err) {
+	if !wasRegistered || !isNotFound(err) {
 		return err
 	}
 
@@ -166,7 +166,7 @@ func (p *provider) fetchPage(ctx context.Context, cursor string, limit int) (sch
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.paused, p.pausedAt = page.ClusterQueue.DispatchPaused, requestedAt
+	p.isPaused, p.pausedAt = page.ClusterQueue.DispatchPaused, requestedAt
 
 	return page, nil
 }
@@ -184,7 +184,7 @@ func (p *provider) fetchJobStates(ctx context.Context, ids []string) (map[string
 
 		err := p.callStackAPI(ctx, http.MethodPost, "/jobs/get-states", statesBody{JobUUIDs: batch}, &response)
 		if isNotFound(err) {
-			continue
+			continue // Buildkite knows none of these jobs
 		}
 
 		if err != nil {

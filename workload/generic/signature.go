@@ -87,7 +87,8 @@ func (w Webhooks) verifyStandard(header http.Header, signatures string, body, se
 		return ErrIncorrect
 	}
 
-	expected, isMatched := computeStandardMAC(key, id, timestamp, body), false
+	expected := computeStandardMAC(key, id, timestamp, body)
+	isMatched := false
 
 	for i, signature := range strings.Fields(signatures) {
 		text, ok := strings.CutPrefix(signature, versionPrefix)

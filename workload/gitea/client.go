@@ -38,29 +38,29 @@ const (
 
 // client calls one server.
 type client struct {
-	http   *http.Client
-	base   string
-	token  string
-	redact log.Redactor
+	http     *http.Client
+	base     string
+	token    string
+	redactor log.Redactor
 }
 
 func newClient(config Config, base, token string, clk clock.Clock) *client {
-	transport := config.Network
+	transport := config.BaseTransport
 	if transport == nil {
 		transport = bounds.SharedTransport()
 	}
 
-	if config.Transport != nil {
-		transport = config.Transport(transport)
+	if config.WrapTransport != nil {
+		transport = config.WrapTransport(transport)
 	}
 
 	return &client{
-		base: base, token: token, redact: newRedactor(token),
+		base: base, token: token, redactor: newRedactor(token),
 		http: &http.Client{
 			// A POST is not retried, because the failed attempt may have created an object.
 			Transport:     retry.NewTransport(transport, clk, func(r *http.Request) bool { return r.Method != http.MethodPost }),
 			Timeout:       config.Timeout,
-			CheckRedirect: followOnServer,
+			CheckRedirect: followSameServer,
 		},
 	}
 }
@@ -68,9 +68,9 @@ func newClient(config Config, base, token string, clk clock.Clock) *client {
 // maxRedirects bounds the redirects of one call. A repository that was renamed often has one.
 const maxRedirects = 3
 
-// followOnServer follows redirects to the former server only, so that the token reaches only the configured host.
-// The servers redirect calls for the former name of a repository.
-func followOnServer(next *http.Request, previous []*http.Request) error {
+// followSameServer follows only redirects to the server of the first request, so that the token reaches only the
+// configured host. The servers redirect calls for the former name of a repository.
+func followSameServer(next *http.Request, previous []*http.Request) error {
 	first := previous[0].URL
 	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host || len(previous) > maxRedirects {
 		return http.ErrUseLastResponse
@@ -80,14 +80,14 @@ func followOnServer(next *http.Request, previous []*http.Request) error {
 }
 
 // callAPI calls the REST API. An error response is a *responseError.
-func (c *client) callAPI(ctx context.Context, method, path string, body, into any) (http.Header, error) {
-	return c.call(ctx, method, apiPath+path, body, into, func(h http.Header) { h.Set("Authorization", "token "+c.token) })
+func (c *client) callAPI(ctx context.Context, method, path string, body, out any) (http.Header, error) {
+	return c.call(ctx, method, apiPath+path, body, out, func(h http.Header) { h.Set("Authorization", "token "+c.token) })
 }
 
 // registerRunner makes the call with which a runner registers itself. Its only credential is the
 // registration token in the body.
-func (c *client) registerRunner(ctx context.Context, body, into any) error {
-	_, err := c.call(ctx, http.MethodPost, registerPath, body, into, func(h http.Header) { h.Set("Connect-Protocol-Version", "1") })
+func (c *client) registerRunner(ctx context.Context, body, out any) error {
+	_, err := c.call(ctx, http.MethodPost, registerPath, body, out, func(h http.Header) { h.Set("Connect-Protocol-Version", "1") })
 
 	return err
 }
@@ -108,7 +108,7 @@ func (c *client) call(
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return nil, c.redact.RedactError(err)
+		return nil, c.redactor.RedactError(err)
 	}
 
 	req.Header.Set("User-Agent", userAgent)
@@ -121,7 +121,7 @@ func (c *client) call(
 
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.redact.RedactError(err)
+		return nil, c.redactor.RedactError(err)
 	}
 
 	defer func() {
@@ -142,7 +142,7 @@ func (c *client) call(
 			return nil, fmt.Errorf("decode the response: %w", tooLarge)
 		}
 
-		return nil, fmt.Errorf("decode the response: %w", c.redact.RedactError(err))
+		return nil, fmt.Errorf("decode the response: %w", c.redactor.RedactError(err))
 	}
 
 	return resp.Header, nil
@@ -160,10 +160,10 @@ func (c *client) parseErrorResponse(resp *http.Response) error {
 	_ = json.Unmarshal(text, &parsed) // a proxy's error page is not JSON
 
 	out := &responseError{status: resp.StatusCode, code: parsed.Code, retryAfter: defaultRetryAfter}
-	out.message = workload.Truncate(c.redact.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
+	out.message = workload.Truncate(c.redactor.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
 
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds >= 0 {
-		out.retryAfter = min(time.Duration(min(seconds, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)
+		out.retryAfter = time.Duration(min(seconds, int(maxRetryAfter/time.Second))) * time.Second
 	}
 
 	return out

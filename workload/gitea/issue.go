@@ -129,7 +129,7 @@ func (p *provider) createRunner(ctx context.Context, req workload.RunnerRequest)
 
 	// A stored registration token may have been replaced at the server. Retry once with a new
 	// token.
-	for _, canRetry := range []bool{true, false} {
+	for attempt := 1; ; attempt++ {
 		token, isStored, err := p.registrationToken(ctx)
 		if err != nil {
 			return registeredRunner{}, err
@@ -141,14 +141,14 @@ func (p *provider) createRunner(ctx context.Context, req workload.RunnerRequest)
 		}
 
 		response, ok := errors.AsType[*responseError](err)
-		if !canRetry || !isStored || !ok || !strings.Contains(response.message, "registration token") {
+		isTokenRejected := ok && strings.Contains(response.message, "registration token")
+
+		if attempt > 1 || !isStored || !isTokenRejected {
 			return registeredRunner{}, p.explain(action, err)
 		}
 
-		p.forgetToken(token)
+		p.discardToken(token)
 	}
-
-	return registeredRunner{}, fmt.Errorf("create runner %s of %s: %w", req.Name, p.scope, errNoCredential)
 }
 
 func findOwnerLabel(labels []string) string {
@@ -164,7 +164,7 @@ func findOwnerLabel(labels []string) string {
 // an earlier call. The token is valid until somebody replaces it.
 func (p *provider) registrationToken(ctx context.Context) (token string, isStored bool, err error) {
 	p.mu.Lock()
-	token = p.registration
+	token = p.storedToken
 	p.mu.Unlock()
 
 	if token != "" {
@@ -187,17 +187,18 @@ func (p *provider) registrationToken(ctx context.Context) (token string, isStore
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.registration = response.Token
+	p.storedToken = response.Token
 
 	return response.Token, false, nil
 }
 
-func (p *provider) forgetToken(token string) {
+// discardToken deletes the stored registration token, unless another one has replaced it.
+func (p *provider) discardToken(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if p.registration == token {
-		p.registration = ""
+	if p.storedToken == token {
+		p.storedToken = ""
 	}
 }
 

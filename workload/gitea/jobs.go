@@ -187,8 +187,10 @@ func (p *provider) convertForgejoJob(j *forgejoJob, repository string) (workload
 func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	out, err := p.listOpenJobs(ctx)
 
-	known, _ := errors.AsType[*workload.Error](err)
-	if isComplete := err == nil || known != nil && known.Reason == workload.ReasonMoved; !isComplete {
+	platformErr, _ := errors.AsType[*workload.Error](err)
+	isComplete := err == nil || platformErr != nil && platformErr.Reason == workload.ReasonMoved
+
+	if !isComplete {
 		return out, err // an incomplete list does not show which jobs have completed
 	}
 
@@ -199,7 +201,7 @@ func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, er
 
 	p.mu.Lock()
 
-	var missing []workload.Job
+	var missing []workload.Job // jobs beyond maxCompletedLookups stay in lastJobs until the next poll
 
 	for id := range p.lastJobs {
 		if _, isListed := current[id]; !isListed && len(missing) < maxCompletedLookups {
@@ -412,6 +414,7 @@ func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.
 			Jobs []struct{} `json:"jobs"`
 		}
 
+		// If the token can list the repository's jobs, it could also read this one.
 		if _, err := p.api.callAPI(ctx, http.MethodGet, path+"?limit=1", nil, &jobs); err == nil && jobs.Jobs != nil {
 			return workload.Job{}, workload.NewJobDeletedError(id, repository)
 		}
@@ -470,7 +473,7 @@ func (p *provider) getForgejoJob(ctx context.Context, repository, handle string)
 
 // taskConclusion returns the result of a task from the repository's list of its newest tasks, or ""
 // if the list does not contain the task.
-func (p *provider) taskConclusion(ctx context.Context, repository string, task int64) (string, error) {
+func (p *provider) taskConclusion(ctx context.Context, repository string, taskID int64) (string, error) {
 	var response struct {
 		Tasks []struct {
 			ID     int64  `json:"id"`
@@ -484,7 +487,7 @@ func (p *provider) taskConclusion(ctx context.Context, repository string, task i
 	}
 
 	for _, listed := range response.Tasks {
-		if state, err := kindForgejo.convertState(listed.Status); listed.ID == task && err == nil && state == v1alpha1.JobCompleted {
+		if state, err := kindForgejo.convertState(listed.Status); listed.ID == taskID && err == nil && state == v1alpha1.JobCompleted {
 			return listed.Status, nil
 		}
 	}
@@ -495,21 +498,24 @@ func (p *provider) taskConclusion(ctx context.Context, repository string, task i
 // isRunnerBusy reports whether a job runs on the runner, according to the job list. Gitea's jobs
 // name their runner. For a runner of Forgejo, the provider has stored the job that it was created
 // for.
-func (p *provider) isRunnerBusy(ctx context.Context, runner string) (bool, error) {
+func (p *provider) isRunnerBusy(ctx context.Context, runnerID string) (bool, error) {
 	if p.kind == kindGitea {
 		found, err := p.listGiteaJobs(ctx, "in_progress")
+		if err != nil {
+			return false, err
+		}
 
 		for i := range found {
-			if found[i].RunnerID == workload.ParseID(runner) {
+			if found[i].RunnerID == workload.ParseID(runnerID) {
 				return true, nil
 			}
 		}
 
-		return false, err
+		return false, nil
 	}
 
 	p.mu.Lock()
-	handle := p.jobsByRunner[runner]
+	handle := p.jobsByRunner[runnerID]
 	p.mu.Unlock()
 
 	if handle == "" {
@@ -517,6 +523,9 @@ func (p *provider) isRunnerBusy(ctx context.Context, runner string) (bool, error
 	}
 
 	found, err := p.listForgejoJobs(ctx)
+	if err != nil {
+		return false, err
+	}
 
 	for i := range found {
 		if found[i].Handle == handle && found[i].Status == "running" {
@@ -524,5 +533,5 @@ func (p *provider) isRunnerBusy(ctx context.Context, runner string) (bool, error
 		}
 	}
 
-	return false, err
+	return false, nil
 }

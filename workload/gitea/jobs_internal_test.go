@@ -24,7 +24,7 @@ func newListingProvider(t *testing.T, clk *testclock.FakeClock, jobs *string) *p
 
 	p, err := newProvider(kindForgejo, Config{
 		URL: "https://git.example.com", Token: "t",
-		Transport: func(http.RoundTripper) http.RoundTripper {
+		WrapTransport: func(http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				text := "[" + *jobs + "]"
 

@@ -50,7 +50,7 @@ const (
 // checkVersion returns an error if the server is of the other kind or too old. It accepts versions
 // that it cannot parse, such as those of builds between releases.
 func (k kind) checkVersion(version string) error {
-	if forgejo := strings.Contains(version, "+gitea-"); forgejo != (k == kindForgejo) {
+	if isForgejo := strings.Contains(version, "+gitea-"); isForgejo != (k == kindForgejo) {
 		otherKind := kindForgejo
 		if k == kindForgejo {
 			otherKind = kindGitea

@@ -40,7 +40,8 @@ func (p Platform) Traits() workload.Traits {
 	out := workload.Traits{
 		Slug: string(p.kind), JobPrefix: "gitea", OperationName: OperationName,
 		IsConfigured: func(config *v1alpha1.BootstrapConfig) bool { return config.Gitea != nil },
-		// Gitea before 1.27 (services/actions/rerun.go). Forgejo's handles are of one attempt.
+		// Gitea before 1.27 keeps the id of a job that is run again (services/actions/rerun.go). A handle of
+		// Forgejo belongs to one attempt.
 		ReusesJobIDs: p.kind == kindGitea,
 	}
 
@@ -199,7 +200,8 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 
 	out, err := newProvider(p.kind, Config{
 		URL: config.Runner.URL, Repository: config.Runner.Scope.Repository, Organization: config.Runner.Scope.Organization,
-		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
+		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout,
+		WrapTransport: config.WrapTransport, BaseTransport: config.BaseTransport,
 	}, config.ClockOrReal())
 	if err != nil {
 		return nil, err

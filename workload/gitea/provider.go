@@ -34,8 +34,8 @@ type provider struct {
 	runnerList listcache.Cache[[]workload.Runner]
 
 	mu sync.Mutex
-	// registration is Gitea's registration token of the scope.
-	registration string
+	// storedToken is Gitea's registration token of the scope. It is empty if none was requested yet.
+	storedToken string
 	// names maps repository ids, which Forgejo's jobs contain, to names. It has at most maxNames
 	// entries.
 	names map[int64]string
@@ -160,8 +160,8 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 	return nil
 }
 
-// ignoreMissing handles the error of a call for a runner. It returns nil if the runner does not
-// exist.
+// ignoreMissing explains the error of a call for a runner. If the runner does not exist, ignoreMissing
+// removes it from the shared runner list and returns nil.
 func (p *provider) ignoreMissing(id, action string, err error) error {
 	if statusOf(err) == http.StatusNotFound {
 		p.removeFromList(id)

@@ -65,13 +65,14 @@ const (
 // pointsLimit returns how many of the 900 points that GitHub allows per minute may be used before
 // calls of the class have to wait. It returns false for calls that create, list or remove runners,
 // because they never wait for points.
-func (c callClass) pointsLimit() (int, bool) {
+func (c callClass) pointsLimit() (maxPoints int, isBounded bool) {
 	switch c {
 	case classPoll:
 		return 450, true
 	case classGetJob:
 		return 675, true
 	case classRunner, classRemove:
+		// They are never limited by points.
 	}
 
 	return 0, false
@@ -83,8 +84,10 @@ func (c callClass) pointsLimit() (int, bool) {
 type budget struct {
 	clock clock.PassiveClock
 
-	mu        sync.Mutex
-	unlimited bool
+	mu sync.Mutex
+	// isUnlimited means that the server sends no rate limit headers.
+	isUnlimited bool
+	// hasLimit means that a response had such headers. limit, remaining and resetAt are their newest values.
 	hasLimit  bool
 	limit     int
 	remaining int
@@ -126,12 +129,12 @@ func (b *budget) observe(resp *http.Response) {
 	defer b.mu.Unlock()
 
 	if errLimit != nil || errRemaining != nil || errReset != nil {
-		b.unlimited = b.unlimited || resp.StatusCode < http.StatusBadRequest && !b.hasLimit
+		b.isUnlimited = b.isUnlimited || resp.StatusCode < http.StatusBadRequest && !b.hasLimit
 
 		return
 	}
 
-	b.unlimited = false
+	b.isUnlimited = false
 
 	resetAt := time.Unix(reset, 0)
 	// Responses can arrive out of order. Within one hour, the lowest number is the newest.
@@ -222,7 +225,7 @@ func (b *budget) allow(class callClass, method, action string) error {
 // returns the delay after which there are enough. The caller holds the lock.
 func (b *budget) checkMinute(class callClass, cost int) (delay time.Duration, isExceeded bool) {
 	maxPoints, isBounded := class.pointsLimit()
-	if b.unlimited || !isBounded {
+	if b.isUnlimited || !isBounded {
 		return 0, false
 	}
 
@@ -235,17 +238,19 @@ func (b *budget) checkMinute(class callClass, cost int) (delay time.Duration, is
 		return 0, false
 	}
 
-	// The points of the oldest seconds expire first.
+	// The points of the oldest seconds expire first. Those of a second that is N seconds old expire in
+	// pointsWindowSeconds-N seconds.
 	age := pointsWindowSeconds - 1
 	for ; age > 0 && excess > 0; age-- {
 		excess -= b.pointsBySecond[(b.currentSecond-int64(age)+pointsWindowSeconds)%pointsWindowSeconds]
 	}
 
+	// The last second that has to expire is age+1 seconds old.
 	return time.Duration(pointsWindowSeconds-1-age) * time.Second, true
 }
 
-// checkHour returns an error if the hour's calls leave none for the class. The caller holds the
-// lock.
+// checkHour returns an error if the hour's calls leave none for the class. Otherwise it records the time of a
+// call of classGetJob, which limits the next one. The caller holds the lock.
 func (b *budget) checkHour(now time.Time, class callClass, action string) error {
 	wait, isLow := b.checkLowAt(now)
 	if !isLow {
@@ -293,27 +298,27 @@ func (b *budget) allowRegistration(action string) error {
 	defer b.mu.Unlock()
 
 	now := b.clock.Now()
-	if b.unlimited || b.registrations.AllowN(now, 1) {
+	if b.isUnlimited || b.registrations.AllowN(now, 1) {
 		return nil
 	}
 
 	const interval = time.Minute / registerRate
 
-	first := time.Duration((1 - b.registrations.TokensAt(now)) * float64(interval))
-	slot := now.Add(first)
+	untilToken := time.Duration((1 - b.registrations.TokensAt(now)) * float64(interval))
+	retryAt := now.Add(untilToken)
 
-	if next := b.lastPromisedAt.Add(interval); next.After(slot) {
-		slot = next
+	if afterLast := b.lastPromisedAt.Add(interval); afterLast.After(retryAt) {
+		retryAt = afterLast
 	}
 
-	if latest := now.Add(maxRegistrationDelay); slot.After(latest) {
-		slot = latest
+	if latest := now.Add(maxRegistrationDelay); retryAt.After(latest) {
+		retryAt = latest
 	}
 
-	b.lastPromisedAt = slot
+	b.lastPromisedAt = retryAt
 
 	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonPaced, RetryAfter: slot.Sub(now),
+		Kind: workload.RateLimited, Reason: ReasonPaced, RetryAfter: retryAt.Sub(now),
 		Message: action + ": GitHub limits the registrations of runners per minute",
 	}
 }
@@ -324,9 +329,9 @@ type redeliveryClaim struct {
 	interval  time.Duration
 }
 
-// claimRedelivery returns true for the first caller that claims a delivery within an interval. The
-// interval doubles with each claim of the same delivery. release undoes the claim.
-func (b *budget) claimRedelivery(key string) (release func(), first bool) {
+// claimRedelivery claims a delivery. isFirst is true for the first caller within an interval. The interval
+// doubles with each claim of the same delivery. release undoes the claim.
+func (b *budget) claimRedelivery(key string) (release func(), isFirst bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 

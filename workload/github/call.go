@@ -60,7 +60,7 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 
 	resp, err := c.client.Do(req, out)
 	if _, isAccepted := errors.AsType[*gh.AcceptedError](err); isAccepted {
-		err = nil
+		err = nil // the library returns an error for status 202
 	}
 
 	if delay, ok := parseSecondaryLimit(err); ok {

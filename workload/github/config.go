@@ -34,13 +34,13 @@ type Config struct {
 
 	// Timeout of one call. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
-	Network http.RoundTripper
+	// WrapTransport wraps the HTTP transport, for metrics and traces. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// BaseTransport is the innermost HTTP transport. Nil means bounds.SharedTransport.
+	BaseTransport http.RoundTripper
 
-	// limits are the budgets that the providers of one Platform share.
-	limits *budgetRegistry
+	// budgets are the budgets that the providers of one Platform share.
+	budgets *budgetRegistry
 }
 
 // Settings identify one scope of GitHub and its credentials.
@@ -94,7 +94,7 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 
 	out := &provider{
 		urls: urls, timeout: timeout, clock: clk, group: config.RunnerGroup,
-		redact: newRedactor(config.Settings), groups: map[string]int64{},
+		redactor: newRedactor(config.Settings), groups: map[string]int64{},
 	}
 	out.runnerList = listcache.Cache[map[string]workload.Runner]{
 		List: out.fetchRunners, CheckAllowed: out.checkListAllowed, Timeout: max(listTimeout, timeout), Clock: clk,
@@ -102,7 +102,7 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 
 	out.downloads = listcache.Cache[[]*gh.RunnerApplicationDownload]{List: out.fetchDownloads, Timeout: timeout, Clock: clk}
 
-	scopeBudget, appBudget := config.limits.credentialBudgets(clk, urls.api, config.Settings)
+	scopeBudget, appBudget := config.budgets.credentialBudgets(clk, urls.api, config.Settings)
 	out.budget, out.app.budget = scopeBudget, appBudget
 
 	if err := out.createClients(config); err != nil {
@@ -120,26 +120,26 @@ func (p *provider) createClients(config Config) error {
 		return err
 	}
 
-	next := p.buildTransport(config, p.budget)
+	transport := p.buildTransport(config, p.budget)
 
 	if app == nil {
-		p.client, err = p.newClient(authenticateWithToken(next, strings.TrimSpace(config.Token)))
+		p.client, err = p.newClient(authenticateWithToken(transport, strings.TrimSpace(config.Token)))
 
 		return err
 	}
 
-	if next, err = authenticateAsInstallation(next, app, p.urls.api); err != nil {
+	if transport, err = authenticateAsInstallation(transport, app, p.urls.api); err != nil {
 		return err
 	}
 
-	if p.client, err = p.newClient(next); err != nil {
+	if p.client, err = p.newClient(transport); err != nil {
 		return err
 	}
 
 	p.installationID = app.InstallationID
 
-	if next, err = authenticateAsApp(p.buildTransport(config, p.app.budget), app, p.urls.api); err == nil {
-		p.app.client, err = p.newClient(next)
+	if transport, err = authenticateAsApp(p.buildTransport(config, p.app.budget), app, p.urls.api); err == nil {
+		p.app.client, err = p.newClient(transport)
 	}
 
 	return err
@@ -285,6 +285,7 @@ func parseScope(config *Settings) (scope, error) {
 			parsed = scope{owner: owner, repo: name}
 		}
 	case config.Organization != "":
+		// parsed is the organization.
 	case config.Enterprise != "":
 		parsed.enterprise = config.Enterprise
 	default:
@@ -411,13 +412,13 @@ const jobsRequirement = "the repository permission Actions: read (GitHub App or 
 
 // isJITRegistration reports whether the registration is jit, which is the default. It returns an
 // error for an unknown registration.
-func isJITRegistration(kind string) (bool, error) {
-	switch kind {
+func isJITRegistration(registration string) (bool, error) {
+	switch registration {
 	case v1alpha1.RegistrationJIT, "":
 		return true, nil
 	case v1alpha1.RegistrationToken:
 		return false, nil
 	default:
-		return false, workload.NewRejected(ReasonConfig, fmt.Sprintf("registration %q is not valid: use jit or token", kind))
+		return false, workload.NewRejected(ReasonConfig, fmt.Sprintf("registration %q is not valid: use jit or token", registration))
 	}
 }

@@ -95,7 +95,7 @@ func (p *provider) explainScope(target scope, action, requirement string, err er
 
 	response, ok := extractErrorResponse(err)
 	if !ok {
-		return fmt.Errorf("%s at GitHub: %w", action, p.redact.RedactError(err))
+		return fmt.Errorf("%s at GitHub: %w", action, p.redactor.RedactError(err))
 	}
 
 	quoted := p.quoteMessage(response.message)
@@ -151,7 +151,7 @@ func (p *provider) explainApp(response errorResponse, message string) error {
 // quoteMessage returns GitHub's message in parentheses, redacted and truncated. It returns "" if
 // the message is empty.
 func (p *provider) quoteMessage(message string) string {
-	message = workload.Truncate(p.redact.Redact(strings.Join(strings.Fields(message), " ")), maxMessageLength)
+	message = workload.Truncate(p.redactor.Redact(strings.Join(strings.Fields(message), " ")), maxMessageLength)
 	if message == "" {
 		return ""
 	}
@@ -185,9 +185,9 @@ func (p *provider) explainRateLimit(action string, err error) error {
 	return nil
 }
 
-// parseSecondaryLimit returns the delay that a secondary rate limit requires, and false if err is
+// parseSecondaryLimit returns the delay that a secondary rate limit requires. isLimit is false if err is
 // not caused by one.
-func parseSecondaryLimit(err error) (time.Duration, bool) {
+func parseSecondaryLimit(err error) (delay time.Duration, isLimit bool) {
 	if abuse, ok := errors.AsType[*gh.AbuseRateLimitError](err); ok {
 		if abuse.RetryAfter != nil {
 			return *abuse.RetryAfter, true
@@ -214,14 +214,15 @@ func parseStatusLimit(err error) (time.Duration, bool) {
 		return 0, false
 	}
 
-	delay, retryErr := strconv.Atoi(resp.Header.Get("Retry-After"))
-	hasAfter := retryErr == nil && delay >= 0
+	seconds, retryErr := strconv.Atoi(resp.Header.Get("Retry-After"))
+	hasDelay := retryErr == nil && seconds >= 0
+	isLimit := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && hasDelay
 
 	switch {
-	case resp.StatusCode != http.StatusTooManyRequests && (resp.StatusCode != http.StatusForbidden || !hasAfter):
+	case !isLimit:
 		return 0, false
-	case hasAfter:
-		return time.Duration(delay) * time.Second, true
+	case hasDelay:
+		return time.Duration(seconds) * time.Second, true
 	default:
 		return defaultSecondaryDelay, true
 	}

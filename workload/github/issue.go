@@ -58,6 +58,7 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 		return out, err
 	}
 
+	// An earlier attempt may have left the runner of that name.
 	if err := p.removeRemnant(ctx, req.Name); err != nil {
 		return workload.Credential{}, err
 	}
@@ -88,7 +89,7 @@ func validateRequest(req workload.RunnerRequest) error {
 // the same name.
 func (p *provider) createJITConfig(
 	ctx context.Context, req workload.RunnerRequest, group int64,
-) (workload.Credential, bool, error) {
+) (credential workload.Credential, isNameTaken bool, err error) {
 	body := &gh.GenerateJITConfigRequest{Name: req.Name, RunnerGroupID: group, Labels: req.Labels, WorkFolder: &req.WorkDir}
 	if req.WorkDir == "" {
 		body.WorkFolder = new(defaultWorkDir)
@@ -113,18 +114,19 @@ func (p *provider) createJITConfig(
 		return workload.Credential{}, false, fmt.Errorf("create runner %s of %s: %w", req.Name, p.urls.scope, errNoCredential)
 	}
 
-	out := workload.Credential{JITConfig: encoded}
+	credential = workload.Credential{JITConfig: encoded}
 	if id := config.GetRunner().GetID(); id > 0 {
-		out.RunnerID = convertRunner(config.GetRunner()).ID
+		credential.RunnerID = convertRunner(config.GetRunner()).ID
 	}
 
-	return out, false, nil
+	return credential, false, nil
 }
 
 func (p *provider) issueToken(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
 	// With a token, GitHub checks the name only when the machine registers. Check the name now.
 	switch found, err := p.FindRunner(ctx, req.Name, maxRemnantsAge); {
 	case workload.Is(err, workload.RateLimited), workload.Is(err, workload.NotFound):
+		// The name is free, or the check has to wait and the runner's registration fails if it is not.
 	case err != nil:
 		return workload.Credential{}, err
 	default:

@@ -77,9 +77,9 @@ func (p *provider) fetchRunners(ctx context.Context) (map[string]workload.Runner
 
 // fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
 // pages, because a runner can then be missing.
-func (p *provider) fetchRunnersOnce(ctx context.Context) (runners map[string]workload.Runner, isComplete bool, err error) {
-	runners, total := map[string]workload.Runner{}, -1
-	isStable := true
+func (p *provider) fetchRunnersOnce(ctx context.Context) (runners map[string]workload.Runner, isStable bool, err error) {
+	runners, isStable = map[string]workload.Runner{}, true
+	total := -1 // unknown
 
 	for page, pages := 1, 0; page > 0; pages++ {
 		if pages == maxPages {
@@ -120,7 +120,7 @@ func (p *provider) fetchPage(ctx context.Context, query url.Values) (runners *gh
 	return found, resp.NextPage, nil
 }
 
-// fetchRunnerByName reads one runner without the shared list.
+// fetchRunnerByName reads one runner without the shared list. It returns false if no runner has the name.
 func (p *provider) fetchRunnerByName(ctx context.Context, name string) (workload.Runner, bool, error) {
 	query := pageQuery(1)
 	query.Set("name", name)

@@ -21,11 +21,11 @@ import (
 type Platform struct {
 	Webhooks
 
-	limits *budgetRegistry
+	budgets *budgetRegistry
 }
 
 // NewPlatform returns a Platform whose providers share one rate limit budget per credential.
-func NewPlatform() Platform { return Platform{limits: &budgetRegistry{}} }
+func NewPlatform() Platform { return Platform{budgets: &budgetRegistry{}} }
 
 var _ workload.Platform = Platform{}
 
@@ -228,11 +228,11 @@ func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 	}
 
 	return openProvider(Config{
-		Settings:  settings,
-		Timeout:   config.Runner.Timeout,
-		Transport: config.Transport,
-		Network:   config.Network,
-		limits:    p.limits,
+		Settings:      settings,
+		Timeout:       config.Runner.Timeout,
+		WrapTransport: config.WrapTransport,
+		BaseTransport: config.BaseTransport,
+		budgets:       p.budgets,
 	}, config.ClockOrReal())
 }
 

@@ -242,7 +242,7 @@ func TestTimeoutIsThatOfTheTemplate(t *testing.T) {
 		})
 
 		p, err := github.NewPlatform().Open(workload.Config{
-			Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, Network: network,
+			Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, BaseTransport: network,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func TestURLsOfTheTemplate(t *testing.T) {
 			}
 
 			p, err := platform.Open(workload.Config{
-				Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, Network: network,
+				Runner: runner, Template: template, Secrets: map[string]string{"token": githubtest.PAT}, BaseTransport: network,
 			})
 			if err != nil {
 				t.Fatal(err)

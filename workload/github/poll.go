@@ -100,7 +100,7 @@ func (p *provider) ListJobs(ctx context.Context, repositories []string) ([]workl
 	defer p.polls.mu.Unlock()
 
 	names := p.listPolledRepositories(repositories)
-	p.polls.forgetOthers(names)
+	p.polls.deleteOthers(names)
 
 	if len(names) == 0 {
 		return nil, workload.NewRepositoriesMissingError(p.urls.scope.String())
@@ -121,7 +121,7 @@ func (p *provider) ListJobs(ctx context.Context, repositories []string) ([]workl
 				return out, errors.Join(append(errs, err)...)
 			}
 
-			// The next poll begins after this repository.
+			// The rate limit is no error of a poll with a result. The next poll begins after this repository.
 			if len(jobs) > 0 {
 				p.polls.lastRepository = name
 			}
@@ -164,8 +164,8 @@ func (p *provider) listPolledRepositories(repositories []string) []string {
 	return slices.Compact(out)
 }
 
-// forgetOthers deletes the state of all repositories except names.
-func (s *pollState) forgetOthers(names []string) {
+// deleteOthers deletes the state of all repositories except names.
+func (s *pollState) deleteOthers(names []string) {
 	if s.repositories == nil {
 		s.repositories = map[string]*polledRepository{}
 	}
@@ -198,8 +198,8 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 	}
 
 	var (
-		out   []workload.Job
-		moved string
+		out     []workload.Job
+		newName string
 	)
 
 	for _, run := range state.selectDue(listed) {
@@ -210,7 +210,7 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 			return out, err
 		}
 
-		moved = cmp.Or(moved, run.run.movedTo(p.urls.scope, name))
+		newName = cmp.Or(newName, run.run.movedTo(p.urls.scope, name))
 	}
 
 	maps.DeleteFunc(state.runs, func(id int64, run *polledRun) bool {
@@ -219,8 +219,8 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 		return !isListed && len(run.openJobs) == 0
 	})
 
-	if moved != "" {
-		return out, workload.NewMovedError("repository "+name, moved, "the owner and the repository in the pool's "+
+	if newName != "" {
+		return out, workload.NewMovedError("repository "+name, newName, "the owner and the repository in the pool's "+
 			"workload.config.github or the template's bootstrap.config.github, and spec.demand.polling.repositories")
 	}
 
@@ -243,7 +243,7 @@ func (r *listedRun) movedTo(target scope, polled string) string {
 
 // pollRuns returns the repository's runs that are not completed, by id.
 func (p *provider) pollRuns(ctx context.Context, name string, state *polledRepository) (map[int64]listedRun, error) {
-	listed, lists := map[int64]listedRun{}, map[string]*cachedResponse[runList]{}
+	runs, responses := map[int64]listedRun{}, map[string]*cachedResponse[runList]{}
 
 	for _, status := range openRunStatuses() {
 		for page := 1; page <= maxPollPages; page++ {
@@ -262,10 +262,10 @@ func (p *provider) pollRuns(ctx context.Context, name string, state *polledRepos
 				return nil, p.explainPoll(name, err)
 			}
 
-			lists[key] = response
+			responses[key] = response
 
 			for _, run := range response.body.Runs {
-				listed[run.ID] = run
+				runs[run.ID] = run
 			}
 
 			if !response.hasNext {
@@ -274,14 +274,14 @@ func (p *provider) pollRuns(ctx context.Context, name string, state *polledRepos
 		}
 	}
 
-	state.lists = lists
+	state.lists = responses
 
-	return listed, nil
+	return runs, nil
 }
 
-// selectDue returns the runs whose jobs must be listed, least recently polled first. These are the
-// listed runs, except those that are known to be over, and runs that are no longer listed but had
-// open jobs.
+// selectDue stores the listed runs, and returns the runs whose jobs must be listed, least recently polled first.
+// These are the listed runs, except those that are known to be over, and runs that are no longer listed but
+// had open jobs.
 func (r *polledRepository) selectDue(listed map[int64]listedRun) []*polledRun {
 	for id, run := range listed {
 		polled := r.runs[id]

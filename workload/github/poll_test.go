@@ -68,7 +68,7 @@ func newCountedProvider(t *testing.T, config *github.Settings, clk clock.Clock) 
 
 	out := &countingTransport{status: map[int]int{}, requests: map[string]int{}}
 
-	p, err := github.NewWithClock(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
+	p, err := github.NewWithClock(github.Config{Settings: config, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
 		out.next = next
 
 		return out

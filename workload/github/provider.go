@@ -47,7 +47,7 @@ type provider struct {
 	group      string
 	timeout    time.Duration
 	clock      clock.Clock
-	redact     log.Redactor
+	redactor   log.Redactor
 	runnerList listcache.Cache[map[string]workload.Runner]
 	polls      pollState
 	// downloads are the downloads of the newest release of the runner.

@@ -226,7 +226,7 @@ func (p *provider) listFailedDeliveries(ctx context.Context, hook *webhook, sinc
 
 		for _, attempt := range page {
 			if attempt.DeliveredAt.Before(since) {
-				resp.Cursor = ""
+				resp.Cursor = "" // the deliveries of further pages are older
 
 				continue
 			}
@@ -252,6 +252,7 @@ func (p *provider) listFailedDeliveries(ctx context.Context, hook *webhook, sinc
 	return out, nil
 }
 
+// hasFailed reports whether the delivery of a workflow_job webhook failed. It returns false for other webhooks.
 func (d delivery) hasFailed() bool {
 	return d.Event == eventJob && (d.StatusCode < http.StatusOK || d.StatusCode >= http.StatusMultipleChoices)
 }

@@ -100,6 +100,7 @@ func (s *scaleSetProvider) IssueCredential(ctx context.Context, req workload.Run
 		return out, err
 	}
 
+	// An earlier attempt may have left the runner of that name.
 	if err := s.removeRemnant(ctx, req.Name); err != nil {
 		return workload.Credential{}, err
 	}
@@ -128,9 +129,9 @@ func (s *scaleSetProvider) createSetConfig(
 		switch serviceErr := asServiceError(err); {
 		case err == nil:
 			return out, false, nil
-		case serviceErr.matches(http.StatusConflict, "AgentExistsException"):
+		case serviceErr.hasKind("AgentExistsException"):
 			return workload.Credential{}, true, nil
-		case serviceErr.matches(http.StatusNotFound, "") && attempt == 1:
+		case serviceErr.hasStatus(http.StatusNotFound) && attempt == 1:
 			s.forgetSet()
 		default:
 			return workload.Credential{}, false, s.service.explain("create runner "+req.Name, err)
@@ -158,8 +159,9 @@ func (s *scaleSetProvider) ensureSet(ctx context.Context) (scaleSet, error) {
 	}
 
 	s.set = &set
-	if s.jobs == nil || s.jobs.prefix != s.buildTally(set).prefix {
-		created := s.buildTally(set)
+
+	created := s.buildTally(set)
+	if s.jobs == nil || s.jobs.prefix != created.prefix {
 		s.jobs = &created
 	}
 
@@ -201,7 +203,7 @@ func (s *scaleSetProvider) GetJob(ctx context.Context, repo, id string) (workloa
 		return workload.Job{}, fmt.Errorf("get job %s: no session of scale set %s is open", id, s.name)
 	}
 
-	if !strings.HasPrefix(id, s.jobs.prefix) {
+	if !strings.HasPrefix(id, s.jobs.prefix) { // the job belongs to a set that was deleted
 		job := workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: repo, Queue: s.name}
 
 		return completeJob(job, s.clock.Now()), nil

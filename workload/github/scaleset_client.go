@@ -54,19 +54,20 @@ type serviceClient struct {
 
 	http *http.Client
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// base is the address of the service. token is an administrator's token for it, valid until expires.
 	base    *url.URL
 	token   string
 	expires time.Time
-
+	// groupID is the id of the provider's runner group, read at groupAt.
 	groupID int64
 	groupAt time.Time
 }
 
 func newService(p *provider, config Config) *serviceClient {
 	next := config.networkTransport()
-	if config.Transport != nil {
-		next = config.Transport(next)
+	if config.WrapTransport != nil {
+		next = config.WrapTransport(next)
 	}
 
 	return &serviceClient{provider: p, http: &http.Client{
@@ -98,11 +99,11 @@ func (r *serviceError) Error() string {
 	return text
 }
 
-// matches reports whether the error has the status or, if kind is not empty, whether it has the
-// kind.
-func (r *serviceError) matches(status int, kind string) bool {
-	return r != nil && (r.status == status && kind == "" || kind != "" && strings.Contains(r.kind, kind))
-}
+// hasStatus reports whether the response has the status. It returns false for nil.
+func (r *serviceError) hasStatus(status int) bool { return r != nil && r.status == status }
+
+// hasKind reports whether the response names the kind of error. It returns false for nil.
+func (r *serviceError) hasKind(kind string) bool { return r != nil && strings.Contains(r.kind, kind) }
 
 func asServiceError(err error) *serviceError {
 	out, _ := errors.AsType[*serviceError](err)
@@ -119,7 +120,7 @@ func (s *serviceClient) explain(action string, err error) error {
 
 	serviceErr := asServiceError(err)
 	if serviceErr == nil {
-		return fmt.Errorf("%s at GitHub's Actions service: %w", action, s.redact.RedactError(err))
+		return fmt.Errorf("%s at GitHub's Actions service: %w", action, s.redactor.RedactError(err))
 	}
 
 	quoted := s.quoteMessage(serviceErr.message)
@@ -198,8 +199,9 @@ func (s *serviceClient) retryAuth(ctx context.Context, do func() error) error {
 		err := do()
 
 		serviceErr := asServiceError(err)
-		if attempt == maxAuthAttempts ||
-			!serviceErr.matches(http.StatusUnauthorized, "") && !serviceErr.matches(http.StatusForbidden, "") {
+		isRejected := serviceErr.hasStatus(http.StatusUnauthorized) || serviceErr.hasStatus(http.StatusForbidden)
+
+		if !isRejected || attempt == maxAuthAttempts {
 			return err
 		}
 
@@ -242,10 +244,13 @@ func (s *serviceClient) parseServiceURL(field, text string) (*url.URL, error) {
 
 // serviceCall is one request.
 type serviceCall struct {
-	method, url, auth string
-	header            http.Header
-	body, out         any
-	timeout           time.Duration
+	method, url string
+	// auth is the value of the header Authorization.
+	auth   string
+	header http.Header
+	// body is sent as JSON, and out receives the response. Both may be nil.
+	body, out any
+	timeout   time.Duration
 }
 
 // send makes a call and decodes its response into out. It does not change out if the status is 202
@@ -291,7 +296,7 @@ func (s *serviceClient) send(ctx context.Context, c serviceCall) error {
 		return fmt.Errorf("read response: %w", err)
 	}
 
-	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // the byte order mark of UTF-8
 
 	switch {
 	case resp.StatusCode >= http.StatusMultipleChoices:
@@ -315,7 +320,7 @@ func (s *serviceClient) redactError(err error, auth string) error {
 
 	_, token, _ := strings.Cut(auth, " ")
 
-	return s.redact.RedactError(err, token)
+	return s.redactor.RedactError(err, token)
 }
 
 func parseServiceError(resp *http.Response, text []byte) error {
@@ -350,7 +355,7 @@ func (s *serviceClient) callService(ctx context.Context, method, path string, qu
 		err = s.send(ctx, serviceCall{
 			method: method, url: buildURL(base, path, query), auth: "Bearer " + token, body: body, out: out, timeout: s.timeout,
 		})
-		if attempt > 1 || !asServiceError(err).matches(http.StatusUnauthorized, "") {
+		if attempt > 1 || !asServiceError(err).hasStatus(http.StatusUnauthorized) {
 			return err
 		}
 
@@ -388,7 +393,7 @@ type runnerSetting struct {
 	DisableUpdate bool `json:"disableUpdate"`
 }
 
-// resolveGroup returns the service's id of a runner group.
+// resolveGroup returns the service's id of the provider's runner group. Its name never changes, so one id is cached.
 func (s *serviceClient) resolveGroup(ctx context.Context, name string) (int64, error) {
 	if key := strings.ToLower(strings.TrimSpace(name)); key == "" || key == defaultGroupName {
 		return defaultGroup, nil
@@ -444,10 +449,11 @@ func (s *serviceClient) ensureSet(ctx context.Context, group int64, name string)
 		created, err := s.createSet(ctx, scaleSet{
 			Name: name, GroupID: group, Labels: []setLabel{nameLabel}, Setting: &runnerSetting{Ephemeral: true, DisableUpdate: true},
 		})
-		if !asServiceError(err).matches(http.StatusBadRequest, "RunnerScaleSetExistsException") {
+		if !asServiceError(err).hasKind("RunnerScaleSetExistsException") {
 			return created, s.checkSet(created, err)
 		}
 
+		// Another client has created the set in the meantime.
 		if set, found, err = s.findSet(ctx, group, name); err != nil || !found {
 			return scaleSet{}, firstError(err, fmt.Errorf("create scale set %s: GitHub reports that it exists but does not list it", name))
 		}
@@ -470,7 +476,8 @@ func (s *serviceClient) ensureSet(ctx context.Context, group int64, name string)
 	return updated, s.checkSet(updated, err)
 }
 
-// checkSet returns an error if the scale set was not created. set and err are the result of the call.
+// checkSet returns an error if a call that returns the scale set failed or returned no set. set and err are the
+// result of the call.
 func (s *serviceClient) checkSet(set scaleSet, err error) error {
 	switch {
 	case err != nil:
@@ -486,6 +493,7 @@ func setPath(id int64, segments ...string) string {
 	return strings.Join(append([]string{scaleSetsPath, strconv.FormatInt(id, 10)}, segments...), "/")
 }
 
+// findSet returns the set of that name in a group, and false if it does not exist.
 func (s *serviceClient) findSet(ctx context.Context, group int64, name string) (scaleSet, bool, error) {
 	var found struct {
 		Value []scaleSet `json:"value"`
@@ -521,14 +529,14 @@ type jitConfiguration struct {
 }
 
 // createConfig creates the configuration of one runner of a set.
-func (s *serviceClient) createConfig(ctx context.Context, set int64, req workload.RunnerRequest) (workload.Credential, error) {
+func (s *serviceClient) createConfig(ctx context.Context, setID int64, req workload.RunnerRequest) (workload.Credential, error) {
 	requestBody := map[string]string{"name": req.Name, "workFolder": defaultWorkDir}
 	if req.WorkDir != "" {
 		requestBody["workFolder"] = req.WorkDir
 	}
 
 	var config jitConfiguration
-	if err := s.callService(ctx, http.MethodPost, setPath(set, "generatejitconfig"), nil, requestBody, &config); err != nil {
+	if err := s.callService(ctx, http.MethodPost, setPath(setID, "generatejitconfig"), nil, requestBody, &config); err != nil {
 		return workload.Credential{}, err
 	}
 

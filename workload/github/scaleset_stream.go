@@ -45,13 +45,15 @@ func (s *scaleSetProvider) StreamJobs(
 	ctx context.Context, capacity func() int, handle func(context.Context, []workload.Job) error,
 ) error {
 	for {
-		received, err := s.runSession(ctx, capacity, handle)
+		hasReceived, err := s.runSession(ctx, capacity, handle)
 
 		switch {
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return ctx.Err()
-		case ctx.Err() != nil, !received, !errors.Is(err, errSessionLost):
+		case ctx.Err() != nil, !hasReceived, !errors.Is(err, errSessionLost):
 			return err
+		default:
+			// The service lost a session that worked. Open a new one.
 		}
 	}
 }
@@ -104,9 +106,9 @@ func (s *scaleSetProvider) openSession(ctx context.Context) (queueSession, error
 			out.setID = set.ID
 
 			return s.service.validateSession(out)
-		case serviceErr.matches(http.StatusNotFound, "") && attempt == 1:
+		case serviceErr.hasStatus(http.StatusNotFound) && attempt == 1:
 			s.forgetSet()
-		case serviceErr.matches(http.StatusConflict, ""):
+		case serviceErr.hasStatus(http.StatusConflict):
 			return queueSession{}, &workload.Error{
 				Kind: workload.Conflict, Reason: ReasonScaleSetInUse,
 				Message: fmt.Sprintf("scale set %s has another listener%s: if you do not use the name elsewhere, "+
@@ -205,10 +207,10 @@ func (l *listener) update(ctx context.Context, callHandler bool, change func(*ta
 
 // listen polls until the session breaks, and reports whether it received a response.
 func (l *listener) listen(ctx context.Context) (hasReceived bool, err error) {
-	for received := false; ; received = true {
+	for ; ; hasReceived = true {
 		message, err := l.nextMessage(ctx)
 		if err != nil {
-			return received, err
+			return hasReceived, err
 		}
 
 		if renewed := l.renewedStatistics; renewed != nil {
@@ -217,11 +219,11 @@ func (l *listener) listen(ctx context.Context) (hasReceived bool, err error) {
 		}
 
 		if err := l.handleMessage(ctx, message); err != nil {
-			return received, err
+			return hasReceived, err
 		}
 
 		if err := l.acquireOffered(ctx); err != nil {
-			return received, err
+			return hasReceived, err
 		}
 	}
 }
@@ -277,7 +279,7 @@ func (l *listener) nextMessage(ctx context.Context) (*queueMessage, error) {
 		cancel()
 
 		if isPending {
-			<-results
+			<-results // the goroutine uses l
 		}
 	}()
 
@@ -350,12 +352,12 @@ func (l *listener) callQueue(ctx context.Context, action string, newCall func() 
 		switch serviceErr := asServiceError(err); {
 		case err == nil:
 			return nil
-		case serviceErr.matches(http.StatusUnauthorized, "") && attempt == 1:
+		case serviceErr.hasStatus(http.StatusUnauthorized) && attempt == 1:
 			if err := l.renewSession(ctx); err != nil {
 				return err
 			}
-		case serviceErr.matches(http.StatusUnauthorized, ""), serviceErr.matches(http.StatusNotFound, ""),
-			serviceErr.matches(0, "SessionExpired"):
+		case serviceErr.hasStatus(http.StatusUnauthorized), serviceErr.hasStatus(http.StatusNotFound),
+			serviceErr.hasKind("SessionExpired"):
 			return fmt.Errorf("%s of scale set %s: %w", action, l.name, errSessionLost)
 		default:
 			return l.service.explain(action+" of scale set "+l.name, err)
@@ -370,7 +372,7 @@ func (l *listener) renewSession(ctx context.Context) error {
 	err := l.service.callService(ctx, http.MethodPatch, setPath(l.session.setID, "sessions", l.session.ID), nil, nil, &renewed)
 
 	switch serviceErr := asServiceError(err); {
-	case serviceErr.matches(http.StatusNotFound, ""), serviceErr.matches(http.StatusBadRequest, ""):
+	case serviceErr.hasStatus(http.StatusNotFound), serviceErr.hasStatus(http.StatusBadRequest):
 		return fmt.Errorf("renew the session of scale set %s: %w", l.name, errSessionLost)
 	case err != nil:
 		return l.service.explain("renew the session of scale set "+l.name, err)
@@ -398,7 +400,7 @@ func (l *listener) handleMessage(ctx context.Context, message *queueMessage) err
 	}
 
 	err = l.update(ctx, onlyIfChanged, func(t *tally, now time.Time) []workload.Job {
-		out := t.ingest(updates, now)
+		out := t.applyUpdates(updates, now)
 		if message.Statistics != nil {
 			t.observe(*message.Statistics, now)
 		}
@@ -449,8 +451,8 @@ func (l *listener) acquireJobs(ctx context.Context, updates []jobUpdate) ([]jobU
 		switch {
 		case update.Kind != jobAvailable:
 			out = append(out, update)
-		case len(ids) < free && update.Request > 0:
-			ids = append(ids, update.Request)
+		case len(ids) < free && update.RequestID > 0:
+			ids = append(ids, update.RequestID)
 		}
 	}
 
@@ -470,7 +472,7 @@ func (l *listener) acquireJobs(ctx context.Context, updates []jobUpdate) ([]jobU
 	}
 
 	for _, update := range updates {
-		if update.Kind == jobAvailable && slices.Contains(acquired.Value, update.Request) {
+		if update.Kind == jobAvailable && slices.Contains(acquired.Value, update.RequestID) {
 			out = append(out, update)
 		}
 	}
@@ -514,6 +516,6 @@ func (l *listener) acquireOffered(ctx context.Context) error {
 	return l.update(ctx, onlyIfChanged, func(t *tally, now time.Time) []workload.Job {
 		t.statistics.Available = max(0, t.statistics.Available-len(updates))
 
-		return t.ingest(updates, now)
+		return t.applyUpdates(updates, now)
 	})
 }

@@ -58,7 +58,7 @@ func (s statistics) waiting() int { return max(0, s.Assigned-s.Running) }
 // request id. Others send no request id, and assignments then differ only in their time.
 type jobUpdate struct {
 	Kind        string      `json:"messageType"`
-	Request     int64       `json:"runnerRequestId"`
+	RequestID   int64       `json:"runnerRequestId"`
 	JobID       string      `json:"jobId"`
 	Owner       string      `json:"ownerName"`
 	Repository  string      `json:"repositoryName"`
@@ -90,8 +90,8 @@ func (t *lenientTime) UnmarshalJSON(text []byte) error {
 
 // key returns a key that is unique among the open jobs.
 func (n jobUpdate) key() string {
-	if n.Request > 0 {
-		return strconv.FormatInt(n.Request, 10)
+	if n.RequestID > 0 {
+		return strconv.FormatInt(n.RequestID, 10)
 	}
 
 	return strings.ToLower(n.JobID)
@@ -202,9 +202,9 @@ func (t *tally) mayMissJobs(now time.Time) bool {
 	return t.isFirstSession && now.Sub(t.sessionStart) < unknownJobsGracePeriod
 }
 
-// ingest applies a message's updates and returns the changed jobs. It returns each job once, in its
+// applyUpdates applies a message's updates and returns the changed jobs. It returns each job once, in its
 // last state.
-func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
+func (t *tally) applyUpdates(updates []jobUpdate, now time.Time) []workload.Job {
 	maps.DeleteFunc(t.closed, func(_ string, at time.Time) bool { return now.Sub(at) > closedRetention })
 
 	var out []workload.Job
@@ -259,7 +259,7 @@ func (t *tally) applyUpdate(update jobUpdate, now time.Time) (job workload.Job, 
 // next assignment of the same job has another id, because a completed RunnerJob cannot start again.
 func (t *tally) assignmentID(update jobUpdate, now time.Time) string {
 	id := t.prefix + update.key()
-	if update.Request > 0 {
+	if update.RequestID > 0 {
 		return id
 	}
 

@@ -106,7 +106,7 @@ func (w *tallyFixture) reconnect() {
 }
 
 func (w *tallyFixture) deliver(updates ...jobUpdate) {
-	out := w.t.ingest(updates, w.now)
+	out := w.t.applyUpdates(updates, w.now)
 	w.t.observe(w.newStatistics(), w.now)
 	w.writeJobs(append(out, w.t.reconcile(notQuiet, w.now)...))
 }
@@ -320,11 +320,11 @@ func TestTallyReadsUpdates(t *testing.T) {
 		want    map[string]v1alpha1.JobState
 	}{
 		"all assignments of one request": {
-			[]jobUpdate{{Kind: jobAvailable, Request: 9, JobID: "a"}, {Kind: jobAssigned, Request: 9}, {Kind: jobStarted, Request: 9}},
+			[]jobUpdate{{Kind: jobAvailable, RequestID: 9, JobID: "a"}, {Kind: jobAssigned, RequestID: 9}, {Kind: jobStarted, RequestID: 9}},
 			map[string]v1alpha1.JobState{"9": v1alpha1.JobRunning},
 		},
 		"late and repeated updates": {
-			[]jobUpdate{{Kind: jobStarted, Request: 9}, {Kind: jobAssigned, Request: 9}, {Kind: jobCompleted, Request: 9}, {Kind: jobStarted, Request: 9}},
+			[]jobUpdate{{Kind: jobStarted, RequestID: 9}, {Kind: jobAssigned, RequestID: 9}, {Kind: jobCompleted, RequestID: 9}, {Kind: jobStarted, RequestID: 9}},
 			map[string]v1alpha1.JobState{"9": v1alpha1.JobCompleted},
 		},
 		"a withdrawn assignment, and the next one of the same job": {
@@ -340,7 +340,7 @@ func TestTallyReadsUpdates(t *testing.T) {
 			map[string]v1alpha1.JobState{"a": v1alpha1.JobCompleted, "a-1772366400": v1alpha1.JobQueued},
 		},
 		"updates of a job without any id, and of an unknown kind": {
-			[]jobUpdate{{Kind: jobAssigned}, {Kind: "JobPraised", Request: 3}}, map[string]v1alpha1.JobState{},
+			[]jobUpdate{{Kind: jobAssigned}, {Kind: "JobPraised", RequestID: 3}}, map[string]v1alpha1.JobState{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestTallyReadsUpdates(t *testing.T) {
 			tally.begin("s", statistics{}, newEpoch())
 
 			for _, n := range test.updates {
-				for _, job := range tally.ingest([]jobUpdate{n}, newEpoch()) {
+				for _, job := range tally.applyUpdates([]jobUpdate{n}, newEpoch()) {
 					got[job.ID[len(tally.prefix):]] = job.State
 				}
 			}
@@ -368,7 +368,7 @@ func TestTallyPrefersUpdatesToStatistics(t *testing.T) {
 
 	tally := newEmptyTally()
 	tally.begin("s", statistics{}, newEpoch())
-	tally.ingest([]jobUpdate{{Kind: jobAssigned, Request: 1}}, newEpoch())
+	tally.applyUpdates([]jobUpdate{{Kind: jobAssigned, RequestID: 1}}, newEpoch())
 
 	for _, delay := range []time.Duration{0, time.Minute, surplusGracePeriod - time.Second} {
 		tally.observe(statistics{}, newEpoch().Add(delay))
@@ -394,14 +394,14 @@ func TestTallyWaitsForUpdates(t *testing.T) {
 
 	part := func(from, to int) (out []jobUpdate) {
 		for request := from; request < to; request++ {
-			out = append(out, jobUpdate{Kind: jobAssigned, Request: int64(request)})
+			out = append(out, jobUpdate{Kind: jobAssigned, RequestID: int64(request)})
 		}
 
 		return out
 	}
 	expect := func(what string, dry bool, updates []jobUpdate, named, made int) {
 		t.Helper()
-		tally.ingest(updates, now)
+		tally.applyUpdates(updates, now)
 		tally.observe(statistics{Assigned: 100}, now)
 		tally.reconcile(dry, now)
 
@@ -426,9 +426,9 @@ func TestTallyClosesUnknownJobs(t *testing.T) {
 
 	tally, now := newEmptyTally(), newEpoch()
 	tally.begin("first", statistics{}, now)
-	tally.ingest([]jobUpdate{
-		{Kind: jobStarted, Request: 1}, {Kind: jobStarted, Request: 2},
-		{Kind: jobAssigned, Request: 3}, {Kind: jobAssigned, Request: 4}, {Kind: jobAssigned, Request: 5},
+	tally.applyUpdates([]jobUpdate{
+		{Kind: jobStarted, RequestID: 1}, {Kind: jobStarted, RequestID: 2},
+		{Kind: jobAssigned, RequestID: 3}, {Kind: jobAssigned, RequestID: 4}, {Kind: jobAssigned, RequestID: 5},
 	}, now)
 	tally.begin("second", statistics{Assigned: 3, Running: 2}, now)
 
@@ -437,7 +437,7 @@ func TestTallyClosesUnknownJobs(t *testing.T) {
 	}
 
 	// One running job is closed. Of the waiting jobs, one is closed and one runs.
-	tally.ingest([]jobUpdate{{Kind: jobCompleted, Request: 2}}, now)
+	tally.applyUpdates([]jobUpdate{{Kind: jobCompleted, RequestID: 2}}, now)
 
 	got := map[string]v1alpha1.JobState{}
 	for _, job := range tally.reconcile(quiet, now) {
@@ -465,7 +465,7 @@ func FuzzScaleSetMessage(f *testing.F) {
 		}
 
 		seen := map[string]bool{}
-		for _, job := range tally.ingest(updates, newEpoch()) {
+		for _, job := range tally.applyUpdates(updates, newEpoch()) {
 			if job.ID == "" || seen[job.ID] || job.State == "" {
 				t.Errorf("job %+v has no id or state, or comes twice", job)
 			}

@@ -512,7 +512,7 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		})
 	}
 
-	p, err := github.New(github.Config{Settings: newSetConfig(server), Transport: spy})
+	p, err := github.New(github.Config{Settings: newSetConfig(server), WrapTransport: spy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +550,7 @@ func TestScaleSetEndsBesideASilentService(t *testing.T) {
 		})
 	}
 
-	p, err := github.New(github.Config{Settings: newSetConfig(server), Transport: silent})
+	p, err := github.New(github.Config{Settings: newSetConfig(server), WrapTransport: silent})
 	if err != nil {
 		t.Fatal(err)
 	}

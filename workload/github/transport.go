@@ -23,18 +23,18 @@ import (
 // caller's wrapper (metrics, traces), the budget's observer, and the network transport. The host
 // check (restrictHosts) and the authentication wrap this chain. All providers share the network
 // transport, so that a closed provider leaves no connections behind.
-func (p *provider) buildTransport(config Config, spent *budget) http.RoundTripper {
-	next := observeResponses(config.networkTransport(), spent)
-	if config.Transport != nil {
-		next = config.Transport(next)
+func (p *provider) buildTransport(config Config, callBudget *budget) http.RoundTripper {
+	next := observeResponses(config.networkTransport(), callBudget)
+	if config.WrapTransport != nil {
+		next = config.WrapTransport(next)
 	}
 
 	return retry.NewTransport(next, p.clock, isRepeatable)
 }
 
 func (c *Config) networkTransport() http.RoundTripper {
-	if c.Network != nil {
-		return c.Network
+	if c.BaseTransport != nil {
+		return c.BaseTransport
 	}
 
 	return bounds.SharedTransport()
@@ -133,11 +133,11 @@ func (s signer) Sign(claims jwt.Claims) (string, error) {
 // observeResponses returns a round tripper that passes responses to the budget. It skips the
 // responses to requests for the App's tokens, because GitHub counts those calls against another
 // limit.
-func observeResponses(next http.RoundTripper, spent *budget) http.RoundTripper {
+func observeResponses(next http.RoundTripper, callBudget *budget) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil && !strings.HasSuffix(r.URL.Path, "/access_tokens") {
-			spent.observe(resp)
+			callBudget.observe(resp)
 		}
 
 		return resp, err

@@ -35,10 +35,10 @@ type Config struct {
 	Token string
 	// Timeout of one call. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
-	Network http.RoundTripper
+	// WrapTransport wraps the HTTP transport, for metrics and traces. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// BaseTransport is the innermost HTTP transport. Nil means bounds.SharedTransport.
+	BaseTransport http.RoundTripper
 }
 
 // New creates the provider of one scope of GitLab. It makes no calls. For an invalid configuration
@@ -70,7 +70,8 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	}
 
 	out := &provider{
-		scope: runnerScope, base: base, timeout: config.Timeout, clock: clk, redact: newRedactor(token), limit: &rateLimit{clock: clk},
+		scope: runnerScope, base: base, timeout: config.Timeout, clock: clk,
+		redactor: newRedactor(token), limit: &rateLimit{clock: clk},
 	}
 	out.runnerList = listcache.Cache[[]workload.Runner]{
 		List: out.fetchRunners, CheckAllowed: func() error { return out.limit.checkAllowed("list runners") },

@@ -63,7 +63,8 @@ func newRedactor(token string) log.Redactor {
 		`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
-// requireObject returns ErrNoData for a successful response whose body is null.
+// requireObject takes the results of a call of the library, and returns the object and the error. The error is
+// ErrNoData for a successful response whose body is null.
 func requireObject[T any](object *T, _ *gl.Response, err error) (*T, error) {
 	if err == nil && object == nil {
 		err = workload.ErrNoData
@@ -88,7 +89,7 @@ func statusOf(err error) (int, bool) {
 
 // explain converts the error of a failed call into an error that the caller can handle by its kind.
 // The error names the action, the scope and the token that the call needs.
-func (p *provider) explain(action, needs string, err error) error {
+func (p *provider) explain(action, requirement string, err error) error {
 	if redirect, ok := errors.AsType[*redirectError](err); ok {
 		return workload.NewRejected(ReasonConfig, fmt.Sprintf(
 			"%s: %s redirects to %s: set workload.config.gitlab.url to the final URL", action, p.base, redirect.server))
@@ -96,7 +97,7 @@ func (p *provider) explain(action, needs string, err error) error {
 
 	status, hasResponse := statusOf(err)
 	if !hasResponse {
-		return fmt.Errorf("%s at GitLab: %w", action, p.redact.RedactError(err))
+		return fmt.Errorf("%s at GitLab: %w", action, p.redactor.RedactError(err))
 	}
 
 	message := p.quoteMessage(err)
@@ -110,11 +111,11 @@ func (p *provider) explain(action, needs string, err error) error {
 				"of bootstrap.config.gitlab.credentials", message))
 	case http.StatusForbidden:
 		return workload.NewRejected(ReasonPermission,
-			fmt.Sprintf("%s of %s: GitLab denied permission%s: use %s", action, p.scope, message, needs))
+			fmt.Sprintf("%s of %s: GitLab denied permission%s: use %s", action, p.scope, message, requirement))
 	case http.StatusNotFound:
 		return workload.NewRejected(ReasonScope, fmt.Sprintf(
 			"%s: GitLab has no %s, or hides it from this access token: check workload.config.gitlab, and use %s",
-			action, p.scope, needs))
+			action, p.scope, requirement))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
 		return workload.NewRejected(ReasonRequest, fmt.Sprintf("%s of %s: GitLab rejected the request%s", action, p.scope, message))
 	default:
@@ -130,7 +131,7 @@ func (p *provider) quoteMessage(err error) string {
 		return ""
 	}
 
-	message := workload.Truncate(p.redact.Redact(strings.Join(strings.Fields(response.Message), " ")), maxMessageLength)
+	message := workload.Truncate(p.redactor.Redact(strings.Join(strings.Fields(response.Message), " ")), maxMessageLength)
 	if message == "" {
 		return ""
 	}

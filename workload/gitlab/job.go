@@ -110,12 +110,12 @@ func parseHost(link string) string {
 // computeQueuedAt returns the time at which a job entered the queue. If the job has not started,
 // GitLab only returns the time of its creation, which is earlier than the queue time for jobs of
 // later stages.
-func computeQueuedAt(created, started time.Time, queued float64) *metav1.Time {
-	if started.IsZero() || queued <= 0 || queued > (365*24*time.Hour).Seconds() {
+func computeQueuedAt(created, started time.Time, queuedSeconds float64) *metav1.Time {
+	if started.IsZero() || queuedSeconds <= 0 || queuedSeconds > (365*24*time.Hour).Seconds() {
 		return toMetaTime(created)
 	}
 
-	return toMetaTime(started.Add(-time.Duration(queued * float64(time.Second))).Truncate(time.Second))
+	return toMetaTime(started.Add(-time.Duration(queuedSeconds * float64(time.Second))).Truncate(time.Second))
 }
 
 // toMetaTime returns a time that a RunnerJob can hold, or nil.

@@ -34,7 +34,7 @@ func TestRateLimit(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	count := newCountingTransport()
 	config := newProjectConfig(server)
-	config.Transport = count.wrap
+	config.WrapTransport = count.wrap
 
 	p, err := gitlab.NewWithClock(config, clk)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestOutagesAreRetriedExceptForWrites(t *testing.T) {
 	server := gitlabtest.New(t, sim.Options{})
 	count := newCountingTransport()
 	config := newProjectConfig(server)
-	config.Transport = count.wrap
+	config.WrapTransport = count.wrap
 	p := newTestProvider(t, config)
 
 	// Cache the runner list and the project's id, so that only the POST is left.
@@ -171,7 +171,7 @@ func TestLostResponseCreatesNoSecondRunner(t *testing.T) {
 	server := gitlabtest.New(t, sim.Options{})
 	lose := atomic.Bool{}
 	config := newProjectConfig(server)
-	config.Transport = func(next http.RoundTripper) http.RoundTripper {
+	config.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
 			if err == nil && r.Method == http.MethodPost && lose.CompareAndSwap(true, false) {
@@ -213,7 +213,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	server := gitlabtest.New(t, sim.Options{})
 	count := newCountingTransport()
 	config := newGroupConfig(server)
-	config.Transport = count.wrap
+	config.WrapTransport = count.wrap
 	p := newTestProvider(t, config)
 
 	for i := range many {
@@ -336,7 +336,7 @@ func TestOperation(t *testing.T) {
 	)
 
 	for _, config := range []gitlab.Config{newProjectConfig(server), newGroupConfig(server), newInstanceConfig(server)} {
-		config.Transport = func(next http.RoundTripper) http.RoundTripper {
+		config.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -58,12 +58,9 @@ func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) 
 
 // fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
 // pages, because a runner can then be missing.
-func (p *provider) fetchRunnersOnce(ctx context.Context) (runners []workload.Runner, isComplete bool, err error) {
-	var (
-		out      []workload.Runner
-		total    int64 = -1
-		isStable       = true
-	)
+func (p *provider) fetchRunnersOnce(ctx context.Context) (runners []workload.Runner, isStable bool, err error) {
+	total := int64(-1) // unknown
+	isStable = true
 
 	for page, pages := int64(1), 0; page > 0; pages++ {
 		if pages == maxPages {
@@ -79,13 +76,13 @@ func (p *provider) fetchRunnersOnce(ctx context.Context) (runners []workload.Run
 		total = resp.TotalItems
 
 		for i := range found {
-			out = append(out, found[i].toRunner())
+			runners = append(runners, found[i].toRunner())
 		}
 
 		page = resp.NextPage
 	}
 
-	return out, isStable, nil
+	return runners, isStable, nil
 }
 
 // listedRunner is a runner in a list. The library's type omits whether the runner runs a job.
@@ -125,7 +122,7 @@ func (p *provider) fetchPage(ctx context.Context, page int64) ([]listedRunner, *
 
 	req, err := p.client.NewRequest(http.MethodGet, path, opts, []gl.RequestOptionFunc{gl.WithContext(ctx)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list runners of %s: %w", p.scope, p.redact.RedactError(err))
+		return nil, nil, fmt.Errorf("list runners of %s: %w", p.scope, p.redactor.RedactError(err))
 	}
 
 	var found []listedRunner

@@ -152,7 +152,8 @@ func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.
 	}
 
 	if len(job.Labels) == 0 {
-		if match.Matched = runner.CanRunUntagged; !match.Matched {
+		match.Matched = runner.CanRunUntagged
+		if !match.Matched {
 			match.Message = "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or add tags to the job"
 		}
 
@@ -214,6 +215,7 @@ func (Platform) Open(config workload.Config) (workload.Provider, error) {
 
 	return newProvider(Config{
 		URL: config.Runner.URL, Project: config.Runner.Scope.Repository, Group: config.Runner.Scope.Organization,
-		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
+		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout,
+		WrapTransport: config.WrapTransport, BaseTransport: config.BaseTransport,
 	}, config.ClockOrReal())
 }

@@ -36,7 +36,7 @@ type provider struct {
 	base       string
 	timeout    time.Duration
 	clock      clock.Clock
-	redact     log.Redactor
+	redactor   log.Redactor
 	limit      *rateLimit
 	runnerList listcache.Cache[[]workload.Runner]
 
@@ -128,7 +128,7 @@ func (p *provider) locate(ctx context.Context) (scopeLocation, error) {
 		return cached, nil
 	}
 
-	found, err := p.lookUp(ctx)
+	found, err := p.fetchLocation(ctx)
 	if err != nil {
 		return scopeLocation{}, err
 	}
@@ -141,7 +141,7 @@ func (p *provider) locate(ctx context.Context) (scopeLocation, error) {
 	return found, nil
 }
 
-func (p *provider) lookUp(ctx context.Context) (scopeLocation, error) {
+func (p *provider) fetchLocation(ctx context.Context) (scopeLocation, error) {
 	if p.scope.kind == projectScope {
 		project, err := requireObject(p.client.Projects.GetProject(p.scope.name, nil, gl.WithContext(ctx)))
 		if err != nil {
@@ -238,8 +238,8 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 	return nil
 }
 
-// ignoreMissing handles the error of a call for a runner. It returns nil if the runner does not
-// exist.
+// ignoreMissing explains the error of a call for a runner. If the runner does not exist, ignoreMissing
+// removes it from the shared runner list and returns nil.
 func (p *provider) ignoreMissing(id, action string, err error) error {
 	if status, _ := statusOf(err); status == http.StatusNotFound {
 		p.removeFromList(id)

@@ -70,8 +70,8 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	}
 
 	// Compare digests, so that the time does not depend on the secret's length.
-	a, b := sha256.Sum256([]byte(token)), sha256.Sum256(secret)
-	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
+	tokenDigest, secretDigest := sha256.Sum256([]byte(token)), sha256.Sum256(secret)
+	if subtle.ConstantTimeCompare(tokenDigest[:], secretDigest[:]) != 1 {
 		return workload.ErrSignature
 	}
 
@@ -91,18 +91,19 @@ func (w Webhooks) verifySignature(header http.Header, body []byte, encoded strin
 		return ErrNoSignature
 	}
 
-	expected, matched := Sign(key, id, timestamp, body), false
+	expected := Sign(key, id, timestamp, body)
+	isMatched := false
 
 	for text := range strings.FieldsSeq(signatures) {
 		text, isKnownVersion := strings.CutPrefix(text, signatureVersion)
 
 		mac, err := base64.StdEncoding.DecodeString(text)
 		if isKnownVersion && err == nil && hmac.Equal(mac, expected) {
-			matched = true
+			isMatched = true
 		}
 	}
 
-	if !matched {
+	if !isMatched {
 		return workload.ErrSignature
 	}
 

@@ -16,18 +16,18 @@ import (
 )
 
 // transport returns the chain of round trippers for calls, from the outside: the server check
-// (guarding), retries, the caller's wrapper (metrics, traces), the rate limit's observer, and the
+// (restrictServer), retries, the caller's wrapper (metrics, traces), the rate limit's observer, and the
 // network transport. All providers share the network transport, so that a closed provider leaves no
 // connections behind.
 func (p *provider) transport(config Config) http.RoundTripper {
-	network := config.Network
+	network := config.BaseTransport
 	if network == nil {
 		network = bounds.SharedTransport()
 	}
 
 	next := observeResponses(network, p.limit)
-	if config.Transport != nil {
-		next = config.Transport(next)
+	if config.WrapTransport != nil {
+		next = config.WrapTransport(next)
 	}
 
 	return restrictServer(retry.NewTransport(next, p.clock, isRepeatable), p.base)
@@ -73,11 +73,11 @@ func restrictServer(next http.RoundTripper, base string) http.RoundTripper {
 }
 
 // observeResponses returns a round tripper that passes every response to the rate limit.
-func observeResponses(next http.RoundTripper, spent *rateLimit) http.RoundTripper {
+func observeResponses(next http.RoundTripper, limit *rateLimit) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil {
-			spent.observe(resp)
+			limit.observe(resp)
 		}
 
 		return resp, err
@@ -88,15 +88,16 @@ func observeResponses(next http.RoundTripper, spent *rateLimit) http.RoundTrippe
 // may have created an object.
 func isRepeatable(r *http.Request) bool { return r.Method != http.MethodPost }
 
-// rateLimit stores the time until which GitLab rejects the calls of these credentials. Until then,
-// deferrable calls are not made. Calls that create or remove runners are made anyway.
+// rateLimit stores the time until which GitLab rejects the calls of these credentials. Until then, calls that
+// can wait are not made. Calls that create or remove runners are made anyway.
 type rateLimit struct {
 	clock clock.PassiveClock
 
-	mu    sync.Mutex
-	until time.Time
+	mu            sync.Mutex
+	exceededUntil time.Time
 }
 
+// observe stores the delay that a response with status 429 requests. It ignores all other responses.
 func (l *rateLimit) observe(resp *http.Response) {
 	if resp.StatusCode != http.StatusTooManyRequests {
 		return
@@ -107,16 +108,15 @@ func (l *rateLimit) observe(resp *http.Response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.until = now.Add(parseRetryAfter(resp.Header, now))
+	l.exceededUntil = now.Add(parseRetryAfter(resp.Header, now))
 }
 
-// checkAllowed returns an error of kind RateLimited for a deferrable call while the rate limit is
-// exceeded.
+// checkAllowed returns an error of kind RateLimited while the rate limit is exceeded. Calls that can wait need it.
 func (l *rateLimit) checkAllowed(action string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if wait := l.until.Sub(l.clock.Now()); wait > 0 {
+	if wait := l.exceededUntil.Sub(l.clock.Now()); wait > 0 {
 		return newRateLimitError(action, wait)
 	}
 
