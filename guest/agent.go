@@ -101,7 +101,7 @@ func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 	// The command has no context, because the agent must outlive the step that starts it.
 	cmd := exec.Command(program, "run", "-config", files.config) //nolint:noctx,gosec // see above; the image's own agent
 	cmd.Dir, cmd.Env = files.dir, os.Environ()
-	ownGroup(cmd)
+	setOwnGroup(cmd)
 	cmd.WaitDelay = waitDelay
 
 	a := &agent{cmd: cmd, exited: make(chan struct{}), failures: make(chan attestFailure, 16)}
@@ -198,8 +198,8 @@ func (l agentLogEntry) text() string { return strings.TrimSuffix(l.Msg+": "+l.Er
 // attestFailure says why the agent has not attested.
 type attestFailure struct {
 	reason, text string
-	// terminal is true if a retry cannot succeed.
-	terminal bool
+	// isTerminal is true if a retry cannot succeed.
+	isTerminal bool
 }
 
 // grpcStatus matches the server's response as gRPC formats it, e.g. "rpc error: code = Unavailable desc =
@@ -221,11 +221,11 @@ func (l agentLogEntry) parseFailure() (attestFailure, bool) {
 	// The server's status code comes first, because the response can mention a certificate, e.g. that of a
 	// device.
 	case code == "InvalidArgument", code == "PermissionDenied", code == "Unauthenticated", code == "FailedPrecondition":
-		return attestFailure{reason: guest.ReasonAttestationRefused, text: text, terminal: true}, true
+		return attestFailure{reason: guest.ReasonAttestationRefused, text: text, isTerminal: true}, true
 	case containsAny(text, "certificate has expired or is not yet valid"):
 		return attestFailure{reason: guest.ReasonClockSkew, text: text}, true
 	case containsAny(text, "certificate signed by unknown authority", "unexpected ID", "no X.509 bundle", "bundle not found"):
-		return attestFailure{reason: guest.ReasonTrustDomainMismatch, text: text, terminal: true}, true
+		return attestFailure{reason: guest.ReasonTrustDomainMismatch, text: text, isTerminal: true}, true
 	case code != "":
 		return attestFailure{reason: guest.ReasonAttestationTimeout, text: text}, true
 	case l.Level == "error", l.Level == "fatal", l.Level == "panic":

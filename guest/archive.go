@@ -43,7 +43,7 @@ func Extract(file, dir string) error {
 		return extractZip(f, dir, maxUnpackedBytes)
 	}
 
-	return extract(f, dir, maxUnpackedBytes)
+	return extractTarGzip(f, dir, maxUnpackedBytes)
 }
 
 // extractZip unpacks a zip file, which the runner for Windows is. It returns an error for the names that Extract
@@ -82,13 +82,16 @@ func extractZip(f *os.File, dir string, limit int64) error {
 	return nil
 }
 
+// extraction unpacks one archive into the directory root.
 type extraction struct {
-	root      *os.Root
+	root *os.Root
+	// remaining is how many more bytes the unpacked files may have.
 	remaining int64
 }
 
 // extractZipEntry extracts one entry of a zip file.
 func (x *extraction) extractZipEntry(entry *zip.File) error {
+	// extractEntry is the same for both formats, and takes the header of a tar file.
 	header := &tar.Header{
 		Name: strings.ReplaceAll(entry.Name, `\`, "/"), Typeflag: tar.TypeReg, Mode: 0o755,
 		Size: int64(min(entry.UncompressedSize64, math.MaxInt64)), //nolint:gosec // bounded
@@ -112,8 +115,8 @@ func (x *extraction) extractZipEntry(entry *zip.File) error {
 	return errors.Join(err, body.Close())
 }
 
-// extract returns an error if the files in the archive have more than limit bytes in total.
-func extract(r io.Reader, dir string, limit int64) error {
+// extractTarGzip unpacks a tar.gz file. It returns an error if its files have more than limit bytes in total.
+func extractTarGzip(r io.Reader, dir string, limit int64) error {
 	gz, err := gzip.NewReader(r)
 	if err != nil {
 		return fmt.Errorf("read archive: not a gzip file: %w", err)
@@ -190,7 +193,7 @@ func (x *extraction) extractEntry(header *tar.Header, body io.Reader) error {
 
 		return x.root.Link(target, name)
 	case tar.TypeXGlobalHeader:
-		return nil
+		return nil // it describes the archive and no file
 	default:
 		return fmt.Errorf("entries of type %q are not allowed: use only files, directories and links", header.Typeflag)
 	}

@@ -220,7 +220,7 @@ func (a *attestation) waitForIdentity(ctx context.Context, agent *agent, identit
 		select {
 		case id := <-identities:
 			if id == nil { // ctx is done
-				identities <- nil
+				identities <- nil // for the caller, which receives one more value
 
 				return nil, newStoppedError()
 			}
@@ -234,8 +234,8 @@ func (a *attestation) waitForIdentity(ctx context.Context, agent *agent, identit
 			}
 
 			return id, nil
-		case t := <-agent.failures:
-			if err := a.recordFailure(t); err != nil {
+		case failure := <-agent.failures:
+			if err := a.recordFailure(failure); err != nil {
 				return nil, err
 			}
 		case <-agent.exited:
@@ -252,14 +252,14 @@ func (a *attestation) waitForIdentity(ctx context.Context, agent *agent, identit
 }
 
 // recordFailure records the failure. It returns an error if the failure is terminal.
-func (a *attestation) recordFailure(t attestFailure) error {
-	a.lastFailure = t
+func (a *attestation) recordFailure(failure attestFailure) error {
+	a.lastFailure = failure
 
 	switch {
-	case t.terminal:
-		return newFailure(t.reason, "%s", t.text)
-	case t.reason != guest.ReasonClockSkew:
-		a.skewDeadline = nil
+	case failure.isTerminal:
+		return newFailure(failure.reason, "%s", failure.text)
+	case failure.reason != guest.ReasonClockSkew:
+		a.skewDeadline = nil // the cause is no longer the clock
 	case a.skewDeadline == nil:
 		a.skewDeadline = a.service.clock.After(clockSyncTimeout)
 	}
@@ -271,8 +271,8 @@ func (a *attestation) recordFailure(t attestFailure) error {
 func (a *attestation) drainFailures(agent *agent) error {
 	for {
 		select {
-		case t := <-agent.failures:
-			if err := a.recordFailure(t); err != nil {
+		case failure := <-agent.failures:
+			if err := a.recordFailure(failure); err != nil {
 				return err
 			}
 		default:

@@ -41,7 +41,7 @@ var (
 
 func (buildkite) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = programName(defaultBuildkiteProgram)
+		c.Runner.Program = nativeProgram(defaultBuildkiteProgram)
 	}
 
 	switch {
@@ -142,7 +142,7 @@ func (buildkite) endAfterExit(w *runnerWatch, code int) *endError {
 	output := w.lastOutput.text()
 
 	switch {
-	case w.jobStarted:
+	case w.hasJobStarted:
 		return w.newUnexpectedExit(code)
 	case code == exitNotAcquired, w.exitReason == exitReasonRejected:
 		return newFinish(guest.ReasonJobGone,

@@ -97,8 +97,8 @@ func setDefaults(c *guest.Config) {
 		}
 	}
 
-	c.Runner.Program = programName(c.Runner.Program)
-	c.Runner.ConfigScript, c.Runner.RunScript = scriptName(c.Runner.ConfigScript), scriptName(c.Runner.RunScript)
+	c.Runner.Program = nativeProgram(c.Runner.Program)
+	c.Runner.ConfigScript, c.Runner.RunScript = nativeScript(c.Runner.ConfigScript), nativeScript(c.Runner.RunScript)
 
 	setIdentityDefaults(c)
 }
@@ -276,12 +276,12 @@ func validateEndpoint(field, text string) error {
 		return fmt.Errorf("%s is not a URL", field)
 	}
 
-	loopback := u.Hostname() == "localhost"
+	isLoopback := u.Hostname() == "localhost"
 	if ip := net.ParseIP(u.Hostname()); ip != nil {
-		loopback = ip.IsLoopback()
+		isLoopback = ip.IsLoopback()
 	}
 
-	if u.Scheme != "https" && (u.Scheme != "http" || !loopback) {
+	if u.Scheme != "https" && (u.Scheme != "http" || !isLoopback) {
 		return fmt.Errorf("%s must begin with https://", field)
 	}
 

@@ -21,8 +21,8 @@ const (
 	dockerConfig = `/ProgramData/docker/config/daemon.json`
 	// dockerProgram finds the processes of dockerd, because dockerd writes no PID file if it is a service.
 	dockerProgram = "dockerd.exe"
-	// dockerEvent and the PID of dockerd are the name of the event that makes dockerd reload its configuration.
-	dockerEvent = `Global\docker-daemon-config-`
+	// dockerEventPrefix and then the PID of dockerd form the name of the event that makes dockerd reload its configuration.
+	dockerEventPrefix = `Global\docker-daemon-config-`
 )
 
 // Docker takes seconds to start. Until it has, it does not have the event.
@@ -43,7 +43,7 @@ func (s *Service) reloadDocker(ctx context.Context) error {
 
 	for err = windows.Process32First(snapshot, &entry); err == nil; err = windows.Process32Next(snapshot, &entry) {
 		if strings.EqualFold(windows.UTF16ToString(entry.ExeFile[:]), dockerProgram) {
-			return s.setEvent(ctx, dockerEvent+strconv.FormatUint(uint64(entry.ProcessID), 10))
+			return s.setEvent(ctx, dockerEventPrefix+strconv.FormatUint(uint64(entry.ProcessID), 10))
 		}
 	}
 

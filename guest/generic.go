@@ -55,7 +55,7 @@ func (generic) prepare(context.Context, *Service, *guest.Config, *account) error
 
 func (generic) newLaunch(s *Service, c *guest.Config) launch {
 	out := launch{
-		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), job: c.JobID,
+		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), jobID: c.JobID,
 		success: "success", failure: "failure", env: formatEnvironment(c.Env),
 		quit: syscall.SIGTERM, abort: syscall.SIGTERM,
 	}

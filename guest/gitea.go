@@ -17,14 +17,14 @@ import (
 
 // forgejo runs forgejo-runner for the one job that the machine was created for:
 // `forgejo-runner one-job` (https://forgejo.org/docs/latest/admin/actions/).
-type forgejo struct{ giteaWords }
+type forgejo struct{ giteaCommon }
 
 // gitea runs act_runner with the settings of an ephemeral runner, which runs one job
 // (https://docs.gitea.com/usage/actions/act-runner).
-type gitea struct{ giteaWords }
+type gitea struct{ giteaCommon }
 
-// giteaWords implements the methods that are the same for both programs, which have a common origin.
-type giteaWords struct{}
+// giteaCommon implements the methods that are the same for both programs, which have a common origin.
+type giteaCommon struct{}
 
 const (
 	defaultForgejoProgram = "/usr/bin/forgejo-runner"
@@ -48,7 +48,7 @@ var (
 
 func validateGitea(c *guest.Config, program string) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = programName(program)
+		c.Runner.Program = nativeProgram(program)
 	}
 
 	switch {
@@ -83,7 +83,7 @@ func (gitea) validate(c *guest.Config) error {
 	return rejectUnusedFields(c, "job_id", "command", "env", "runner.download_url")
 }
 
-func (giteaWords) programPath(c *guest.Config) string { return c.Runner.Program }
+func (giteaCommon) programPath(c *guest.Config) string { return c.Runner.Program }
 
 // prepare writes the token to a file that only the runner's account can read.
 func (forgejo) prepare(_ context.Context, s *Service, c *guest.Config, runAs *account) error {
@@ -191,7 +191,7 @@ func newGiteaLaunch(s *Service, c *guest.Config, args ...string) launch {
 	}
 }
 
-func (giteaWords) parseLine(line string) (event, bool) {
+func (giteaCommon) parseLine(line string) (event, bool) {
 	line = stripANSI(line)
 
 	switch {
@@ -212,10 +212,10 @@ const giteaRefusal = "the server does not accept the runner's token: the runner 
 
 // endAfterExit returns the end of the machine. The programs exit with code 0 after their one job. They do not
 // print the job's result, which only the server knows.
-func (giteaWords) endAfterExit(w *runnerWatch, code int) *endError {
+func (giteaCommon) endAfterExit(w *runnerWatch, code int) *endError {
 	switch {
-	case w.jobStarted && code == exitOK:
-		w.jobFinished = true
+	case w.hasJobStarted && code == exitOK:
+		w.hasJobFinished = true
 
 		return w.newJobDone()
 	case !w.wasOnline:

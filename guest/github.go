@@ -154,12 +154,12 @@ func (g gitHub) newRegistration(s *Service, c *guest.Config) launch {
 
 // newScriptLaunch returns how to run one of the runner's scripts. It passes the secret in an environment
 // variable, because the runner accepts each of its inputs as ACTIONS_RUNNER_INPUT_<NAME>.
-func (gitHub) newScriptLaunch(s *Service, c *guest.Config, name, input, secret string, args ...string) launch {
+func (gitHub) newScriptLaunch(s *Service, c *guest.Config, script, secretInput, secret string, args ...string) launch {
 	dir := s.path(c.Runner.InstallPath)
-	out := launch{path: filepath.Join(dir, name), args: args, dir: dir}
+	out := launch{path: filepath.Join(dir, script), args: args, dir: dir}
 
 	if secret != "" {
-		out.env = append(out.env, formatVariable(inputPrefix+input, secret))
+		out.env = append(out.env, formatVariable(inputPrefix+secretInput, secret))
 	}
 
 	if os.Geteuid() == 0 {
@@ -235,8 +235,8 @@ func (gitHub) endAfterExit(w *runnerWatch, code int) *endError {
 	case (code == exitTerminated || strings.Contains(w.exitReason, "terminated")) && !w.wasOnline:
 		return newFailure(guest.ReasonRegistrationError, "the runner could not connect: %s", output)
 	case (code == exitRetryable || code == exitUpdating || code == exitUpdatingEph || code == exitConfigRefresh) &&
-		w.restarts < maxRestarts && !w.jobStarted:
-		return nil
+		w.restarts < maxRestarts && !w.hasJobStarted:
+		return nil // restart the runner
 	default:
 		return w.newUnexpectedExit(code)
 	}

@@ -45,7 +45,7 @@ var (
 
 func (gitLab) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = programName(defaultGitLabProgram)
+		c.Runner.Program = nativeProgram(defaultGitLabProgram)
 	}
 
 	switch {
@@ -118,7 +118,8 @@ const gitLabRefusal = "GitLab does not accept the runner's token: the runner was
 // exitReasonNoJob is the reason if the runner itself stopped waiting for a job.
 const exitReasonNoJob = "no job"
 
-// newGitLabFailureEvent returns the event of a failed job with the reason that the runner printed.
+// newGitLabFailureEvent returns the event of a failed job with the reason that the runner printed. match is that
+// of gitLabFailed.
 func newGitLabFailureEvent(match []string) event {
 	isSystem, reason := match[1] != "", strings.TrimSpace(match[2])
 	out := event{kind: eventCompleted, text: "failure", result: "failed"}
@@ -140,7 +141,7 @@ func newGitLabFailureEvent(match []string) event {
 }
 
 func (gitLab) endAfterExit(w *runnerWatch, code int) *endError {
-	if w.exitReason == exitReasonNoJob && !w.jobStarted {
+	if w.exitReason == exitReasonNoJob && !w.hasJobStarted {
 		return w.newIdleTimeout()
 	}
 

@@ -16,8 +16,8 @@ import (
 // Paths of the runner's hooks and of the pipe to which they write. The scripts are not in /run, because
 // systems can mount it with noexec.
 const (
-	hooksDir = "/opt/hyperfleet/hooks"
-	jobPipe  = "/run/hyperfleet/jobs"
+	hooksDir       = "/opt/hyperfleet/hooks"
+	jobStartedPath = "/run/hyperfleet/jobs"
 )
 
 // hooks reads from the pipe that a job has started. The end of a job is only visible in the runner's output.
@@ -31,7 +31,7 @@ type hooks struct {
 
 // newHooks creates the pipe and the script, and calls handle with each line that the script writes.
 func (s *Service) newHooks(runAs *account, handle func(line string)) (*hooks, error) {
-	pipe, dir := s.path(jobPipe), s.path(hooksDir)
+	pipe, dir := s.path(jobStartedPath), s.path(hooksDir)
 
 	//nolint:gosec // the runner's user reads it
 	if err := errors.Join(os.MkdirAll(filepath.Dir(pipe), 0o755), os.MkdirAll(dir, 0o755)); err != nil {

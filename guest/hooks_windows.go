@@ -14,8 +14,8 @@ import (
 
 // Paths of the runner's hooks and of the file that the hook creates.
 const (
-	hooksDir = `/ProgramData/HyperFleet/hooks`
-	jobPipe  = `/ProgramData/HyperFleet/job-started`
+	hooksDir       = `/ProgramData/HyperFleet/hooks`
+	jobStartedPath = `/ProgramData/HyperFleet/job-started`
 )
 
 // hookInterval is how often the service looks for the file of the hook.
@@ -31,7 +31,7 @@ type hooks struct {
 
 // newHooks writes the script that the runner starts before a job, and calls handle when the script has run.
 func (s *Service) newHooks(_ *account, handle func(line string)) (*hooks, error) {
-	mark, dir := s.path(jobPipe), s.path(hooksDir)
+	mark, dir := s.path(jobStartedPath), s.path(hooksDir)
 
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the runner reads it
 		return nil, fmt.Errorf("create directory of the runner's hooks: %w", err)

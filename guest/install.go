@@ -42,9 +42,9 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 		return nil
 	}
 
-	dir, script := s.path(cfg.Runner.InstallPath), s.path(program)
+	dir, programFile := s.path(cfg.Runner.InstallPath), s.path(program)
 
-	if info, err := os.Stat(script); err == nil && info.Mode().IsRegular() {
+	if info, err := os.Stat(programFile); err == nil && info.Mode().IsRegular() {
 		if err = s.checkVersion(ctx, cfg); err == nil {
 			return nil
 		}
@@ -86,7 +86,7 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 		return newFailure(guest.ReasonDownloadFailed, "unpack runner: %w", err)
 	}
 
-	if _, err := os.Stat(script); err != nil {
+	if _, err := os.Stat(programFile); err != nil {
 		return newFailure(guest.ReasonDownloadFailed, "the download does not contain %s", cfg.Runner.RunScript)
 	}
 

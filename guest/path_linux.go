@@ -19,14 +19,14 @@ func IsRoot(p string) bool { return path.Clean(p) == "/" }
 
 func isAbsolute(p string) bool { return path.IsAbs(p) }
 
-// absolute returns an absolute path as it is.
-func absolute(p string) string { return p }
+// withDrive returns the path as it is, because Linux has no drives.
+func withDrive(p string) string { return p }
 
-// scriptName returns the name of a script as it is.
-func scriptName(name string) string { return name }
+// nativeScript returns the name of a script as it is.
+func nativeScript(name string) string { return name }
 
-// programName returns the path of a platform's program as it is.
-func programName(p string) string { return p }
+// nativeProgram returns the path of a platform's program as it is.
+func nativeProgram(p string) string { return p }
 
 // formatFileURL returns the URL of a file.
 func formatFileURL(p string) string { return "file:" + p }

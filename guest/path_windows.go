@@ -28,8 +28,8 @@ func IsRoot(p string) bool {
 
 func isAbsolute(p string) bool { return filepath.IsAbs(p) || strings.HasPrefix(p, "/") }
 
-// absolute returns the path on the system's drive if it has no drive.
-func absolute(p string) string {
+// withDrive returns the path on the system's drive if it has no drive.
+func withDrive(p string) string {
 	if filepath.VolumeName(p) != "" {
 		return p
 	}
@@ -37,9 +37,9 @@ func absolute(p string) string {
 	return cmp.Or(os.Getenv("SystemDrive"), "C:") + filepath.FromSlash(p)
 }
 
-// scriptName returns the name of a script for Windows: the configuration of a machine has run.sh and config.sh by
+// nativeScript returns the name of a script for Windows: the configuration of a machine has run.sh and config.sh by
 // default.
-func scriptName(name string) string {
+func nativeScript(name string) string {
 	if base, ok := strings.CutSuffix(name, ".sh"); ok {
 		return base + ".cmd"
 	}
@@ -47,10 +47,10 @@ func scriptName(name string) string {
 	return name
 }
 
-// programName returns the path of a platform's program on Windows. The configuration of a machine has the default path on
+// nativeProgram returns the path of a platform's program on Windows. The configuration of a machine has the default path on
 // Linux if the template names none. The replacements of GitLab and Buildkite are the folders of their installation guides
 // for Windows. Forgejo and Gitea name no folder.
-func programName(p string) string {
+func nativeProgram(p string) string {
 	switch p {
 	case defaultGitLabProgram:
 		return `C:\GitLab-Runner\gitlab-runner.exe`

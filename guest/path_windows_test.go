@@ -43,12 +43,12 @@ func TestPathsOfWindows(t *testing.T) {
 
 	s := New(Options{})
 	for path, want := range map[string]string{
-		guest.ConfigPath:                  `C:\etc\hyperfleet\runner-config.json`,
-		dockerConfig:                      `C:\ProgramData\docker\config\daemon.json`,
-		`D:\runner work`:                  `D:\runner work`,
-		`C:/runner/../actions`:            `C:\actions`,
-		programName("/usr/bin/x"):         `C:\usr\bin\x`,
-		programName(defaultGitLabProgram): `C:\GitLab-Runner\gitlab-runner.exe`,
+		guest.ConfigPath:                    `C:\etc\hyperfleet\runner-config.json`,
+		dockerConfig:                        `C:\ProgramData\docker\config\daemon.json`,
+		`D:\runner work`:                    `D:\runner work`,
+		`C:/runner/../actions`:              `C:\actions`,
+		nativeProgram("/usr/bin/x"):         `C:\usr\bin\x`,
+		nativeProgram(defaultGitLabProgram): `C:\GitLab-Runner\gitlab-runner.exe`,
 	} {
 		if got := s.path(path); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)
@@ -124,7 +124,7 @@ func TestPathsOfScripts(t *testing.T) {
 
 	cmd := exec.Command(file, "--name", "two words")
 	cmd.Stdout = &out
-	ownGroup(cmd)
+	setOwnGroup(cmd)
 
 	err := startGroup(cmd)
 	if err == nil {

@@ -85,8 +85,8 @@ type launch struct {
 	dir string
 	// hasHooks is true if the runner calls scripts when its job starts and ends.
 	hasHooks bool
-	// job is the ID of the job if the command itself is the job.
-	job string
+	// jobID is the ID of the job if the command itself is the job.
+	jobID string
 	// success and failure are the platform's names of a job's result if the result is taken from the exit
 	// code.
 	success, failure string

@@ -35,7 +35,7 @@ func (a *account) chown(tree string) error {
 
 // applyTo makes the command run as the account and in its own process group.
 func (a *account) applyTo(cmd *exec.Cmd) {
-	ownGroup(cmd)
+	setOwnGroup(cmd)
 
 	if a != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}
@@ -49,8 +49,8 @@ func (a *account) applyTo(cmd *exec.Cmd) {
 	}
 }
 
-// ownGroup makes the command run in its own process group.
-func ownGroup(cmd *exec.Cmd) {
+// setOwnGroup makes the command run in its own process group.
+func setOwnGroup(cmd *exec.Cmd) {
 	// Pdeathsig makes the kernel kill the program when the service ends, because nothing else would stop it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
 }

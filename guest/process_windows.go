@@ -21,11 +21,11 @@ import (
 func (*account) chown(string) error { return nil }
 
 // applyTo makes the command run in its own process group.
-func (*account) applyTo(cmd *exec.Cmd) { ownGroup(cmd) }
+func (*account) applyTo(cmd *exec.Cmd) { setOwnGroup(cmd) }
 
-// ownGroup makes the command run in its own process group, so that a console event reaches the command and its
+// setOwnGroup makes the command run in its own process group, so that a console event reaches the command and its
 // children alone.
-func ownGroup(cmd *exec.Cmd) {
+func setOwnGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 }
 
@@ -36,14 +36,14 @@ const quitSignal = syscall.SIGINT
 // the one before it.
 const breakInterval = 500 * time.Millisecond
 
-// jobs hold the job object of each started command. All processes that a command starts belong to its job object, and
+// jobObjects holds the job object of each started command. All processes that a command starts belong to its job object, and
 // Windows kills them when the handle is closed, also when the service itself ends.
-var jobs sync.Map // map[*exec.Cmd]windows.Handle
+var jobObjects sync.Map // map[*exec.Cmd]windows.Handle
 
 // startGroup starts the command in a job object of its own. The command is suspended until it belongs to the job object,
 // because a process that it starts before that would outlive it.
 func startGroup(cmd *exec.Cmd) error {
-	job, err := newJob()
+	job, err := newJobObject()
 	if err != nil {
 		return err
 	}
@@ -57,16 +57,16 @@ func startGroup(cmd *exec.Cmd) error {
 
 	pid := uint32(cmd.Process.Pid) //nolint:gosec // a PID
 
-	err = assign(job, pid)
+	err = assignToJobObject(job, pid)
 	if err == nil {
-		err = resume(pid)
+		err = resumeProcess(pid)
 	}
 
 	if err != nil {
 		return errors.Join(fmt.Errorf("start process in job object: %w", err), cmd.Process.Kill(), windows.CloseHandle(job))
 	}
 
-	jobs.Store(cmd, job)
+	jobObjects.Store(cmd, job)
 
 	return nil
 }
@@ -86,8 +86,8 @@ func scriptCommandLine(cmd *exec.Cmd) string {
 	return line
 }
 
-// newJob returns a job object that kills its processes when its last handle is closed.
-func newJob() (windows.Handle, error) {
+// newJobObject returns a job object that kills its processes when its last handle is closed.
+func newJobObject() (windows.Handle, error) {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return 0, fmt.Errorf("create job object: %w", err)
@@ -106,8 +106,8 @@ func newJob() (windows.Handle, error) {
 	return job, nil
 }
 
-// assign adds a process to a job object.
-func assign(job windows.Handle, pid uint32) error {
+// assignToJobObject adds a process to a job object.
+func assignToJobObject(job windows.Handle, pid uint32) error {
 	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, pid)
 	if err != nil {
 		return err
@@ -116,8 +116,8 @@ func assign(job windows.Handle, pid uint32) error {
 	return errors.Join(windows.AssignProcessToJobObject(job, process), windows.CloseHandle(process))
 }
 
-// resume resumes the threads of a suspended process.
-func resume(pid uint32) error {
+// resumeProcess resumes the threads of a suspended process.
+func resumeProcess(pid uint32) error {
 	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
 	if err != nil {
 		return fmt.Errorf("list threads: %w", err)
@@ -175,7 +175,7 @@ func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
 		return err
 	}
 
-	job, ok := jobs.LoadAndDelete(cmd)
+	job, ok := jobObjects.LoadAndDelete(cmd)
 	if !ok {
 		return cmd.Process.Kill()
 	}

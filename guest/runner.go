@@ -93,16 +93,16 @@ type runnerWatch struct {
 	events   chan event
 	closed   chan struct{}
 
-	wasOnline   bool   // the runner was online at least once
-	job         string // name of the job that the runner has started
-	jobStarted  bool   // a job has started
-	jobFinished bool   // the job has finished
-	jobMessage  string // job's result in the runner's output; "" if the exit code determines it
-	jobResult   string // job's result as the platform names it
-	exitReason  string // reason that the runner's script printed for its exit
-	isRetrying  bool   // the runner is being stopped in order to restart it
-	restarts    int
-	lastOutput  lastLines
+	wasOnline      bool   // the runner was online at least once
+	job            string // name of the job that the runner has started
+	hasJobStarted  bool   // a job has started
+	hasJobFinished bool   // the job has finished
+	jobMessage     string // job's result in the runner's output; "" if the exit code determines it
+	jobResult      string // job's result as the platform names it
+	exitReason     string // reason that the runner's script printed for its exit
+	isRetrying     bool   // the runner is being stopped in order to restart it
+	restarts       int
+	lastOutput     lastLines
 
 	// The timers limit the wait for a job, the job, and the wait for the runner's exit after the job.
 	idleTimer, jobTimer, exitTimer <-chan time.Time
@@ -145,8 +145,8 @@ func (w *runnerWatch) runOnce(ctx context.Context, runAs *account) (int, error) 
 		return 0, newFailure(guest.ReasonRunnerFailed, "start runner: %w", err)
 	}
 
-	if w.launch.job != "" {
-		w.sendEvent(event{kind: eventRunning, text: w.launch.job})
+	if w.launch.jobID != "" {
+		w.sendEvent(event{kind: eventRunning, text: w.launch.jobID})
 	}
 
 	err := w.handleUntilExit(ctx, cmd, exited)
@@ -189,12 +189,12 @@ func (w *runnerWatch) handleUntilExit(ctx context.Context, cmd *exec.Cmd, exited
 			wasRetrying := w.isRetrying
 			w.stopRunner(cmd, w.handleEvent(e))
 
-			if w.isRetrying && !wasRetrying {
+			if w.isRetrying && !wasRetrying { // the event asks for a restart
 				w.signalRunner(cmd, w.launch.abort, w.service.opts.StopGrace)
 			}
 		case <-w.idleTimer:
 			w.idleTimer = nil
-			if !w.jobStarted {
+			if !w.hasJobStarted {
 				w.stopRunner(cmd, w.newIdleTimeout())
 			}
 		case <-w.jobTimer:
@@ -204,7 +204,7 @@ func (w *runnerWatch) handleUntilExit(ctx context.Context, cmd *exec.Cmd, exited
 			w.exitTimer = nil
 			w.stopRunner(cmd, w.newJobDone())
 		case <-done:
-			done = nil
+			done = nil // once
 			w.stopRunner(cmd, newFinish(guest.ReasonTerminated, "the service was stopped"))
 		case <-w.killTimer:
 			w.killTimer = nil
@@ -221,10 +221,12 @@ func (w *runnerWatch) stopRunner(cmd *exec.Cmd, reason *endError) {
 		return
 	}
 
-	switch w.stopReason = reason; {
-	case w.jobFinished:
+	w.stopReason = reason
+
+	switch {
+	case w.hasJobFinished:
 		w.stopReason = w.newJobDone()
-	case w.launch.job != "": // the platform does not know the job's result, so the service sets it
+	case w.launch.jobID != "": // the platform does not know the job's result, so the service sets it
 		reason.result = resultCancelled
 		if reason.reason == guest.ReasonJobTimeout {
 			reason.result = resultTimedOut
@@ -277,9 +279,9 @@ func (w *runnerWatch) handleEvent(e event) *endError {
 			w.job = e.text
 		}
 
-		if !w.jobStarted {
+		if !w.hasJobStarted {
 			w.reportOnline() // the hook can report the job before the output shows that the runner is online
-			w.jobStarted, w.idleTimer = true, nil
+			w.hasJobStarted, w.idleTimer = true, nil
 			w.jobTimer = newTimeout(w.service.clock, w.cfg.JobTimeout.Value())
 			w.service.reporter.reportPhase(guest.PhaseRunning, w.job)
 			w.resumeForLateJob()
@@ -287,7 +289,7 @@ func (w *runnerWatch) handleEvent(e event) *endError {
 	case eventCanceling:
 		w.jobMessage, w.jobResult = e.text, e.result
 	case eventCompleted:
-		w.jobFinished = true
+		w.hasJobFinished = true
 		if e.text != "" {
 			w.jobMessage, w.jobResult = e.text, e.result
 		}
@@ -298,11 +300,11 @@ func (w *runnerWatch) handleEvent(e event) *endError {
 	case eventExitReason:
 		w.exitReason = e.text
 	case eventRejected:
-		if !w.jobStarted {
+		if !w.hasJobStarted {
 			return newFailure(guest.ReasonRegistrationError, "runner %s: %s", w.cfg.RunnerName, e.text)
 		}
 	case eventRetry:
-		w.isRetrying = !w.jobStarted
+		w.isRetrying = !w.hasJobStarted
 	case eventRestart:
 		w.restarts++
 		if w.restarts > maxRestarts {
@@ -357,16 +359,16 @@ func (w *runnerWatch) sendEvent(e event) {
 // endAfterExit returns how the machine ends after the runner has exited. If it returns nil, the runner is
 // restarted.
 func (w *runnerWatch) endAfterExit(code int) *endError {
-	if w.jobFinished && w.jobMessage == "" {
+	if w.hasJobFinished && w.jobMessage == "" {
 		w.setResult(code)
 	}
 
 	switch {
-	case w.stopReason != nil && (!w.jobFinished || w.stopReason.reason != guest.ReasonIdleTimeout):
+	case w.stopReason != nil && (!w.hasJobFinished || w.stopReason.reason != guest.ReasonIdleTimeout):
 		return w.stopReason
-	case w.jobFinished: // also if the job arrived at the idle timeout
+	case w.hasJobFinished: // also if the job arrived at the idle timeout
 		return w.newJobDone()
-	case w.isRetrying && !w.jobStarted:
+	case w.isRetrying && !w.hasJobStarted:
 		w.isRetrying = false
 		if w.restarts < maxRestarts {
 			return nil
@@ -380,7 +382,7 @@ func (w *runnerWatch) endAfterExit(code int) *endError {
 
 // setResult records that the job has finished and derives its result from the exit code.
 func (w *runnerWatch) setResult(code int) {
-	w.jobFinished = true
+	w.hasJobFinished = true
 	if code == 0 {
 		w.jobMessage, w.jobResult = "success (exit code 0)", w.launch.success
 	} else {
@@ -390,7 +392,7 @@ func (w *runnerWatch) setResult(code int) {
 
 // newUnexpectedExit returns the end of a machine whose runner exited unexpectedly.
 func (w *runnerWatch) newUnexpectedExit(code int) *endError {
-	if w.jobStarted {
+	if w.hasJobStarted {
 		return newFailure(guest.ReasonRunnerFailed, "the runner exited with code %d during %s: %s",
 			code, w.jobName(), w.lastOutput.text())
 	}

@@ -19,7 +19,7 @@ type secretsManager interface {
 	// readSecret logs in as the machine and returns the keys and values of the secret. An error of type
 	// *endError is terminal. Every other error is transient, and the caller should retry after the returned
 	// delay.
-	readSecret(ctx context.Context) (map[string]any, time.Duration, error)
+	readSecret(ctx context.Context) (secret map[string]any, retryAfter time.Duration, err error)
 
 	close()
 }

@@ -101,7 +101,7 @@ func New(opts Options) *Service {
 // or on the system's drive.
 func (s *Service) path(p string) string {
 	if IsRoot(s.opts.Root) {
-		return filepath.Clean(absolute(p))
+		return filepath.Clean(withDrive(p))
 	}
 
 	return filepath.Join(s.opts.Root, strings.TrimPrefix(p, filepath.VolumeName(p)))
@@ -161,22 +161,22 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 		err = s.runSteps(ctx, cfg)
 	}
 
-	var e *endError
-	if !errors.As(err, &e) {
-		e = newFailure(guest.ReasonRunnerFailed, "%w", err)
+	var end *endError // runSteps always returns an error
+	if !errors.As(err, &end) {
+		end = newFailure(guest.ReasonRunnerFailed, "%w", err)
 	}
 
-	e = s.explainExpiry(cfg, e)
+	end = s.explainExpiry(cfg, end)
 
-	if ctx.Err() != nil && e.phase == guest.PhaseFailed {
-		result := e.result
-		e = newFinish(guest.ReasonTerminated, "the service was stopped")
-		e.result = result
+	if ctx.Err() != nil && end.phase == guest.PhaseFailed {
+		result := end.result
+		end = newFinish(guest.ReasonTerminated, "the service was stopped")
+		end.result = result
 	}
 
 	s.removeIdentity()
 	s.reporter.record(guest.Report{
-		Phase: e.phase, Reason: e.reason, Message: s.redactor.redact(e.message), Result: s.redactor.redact(e.result),
+		Phase: end.phase, Reason: end.reason, Message: s.redactor.redact(end.message), Result: s.redactor.redact(end.result),
 		Log: s.tail.text(),
 	})
 	s.cleanUp(cfg)
@@ -232,7 +232,7 @@ func (s *Service) cleanUp(cfg *guest.Config) {
 	go func() {
 		defer close(done)
 		s.removeAll(s.path(hooksDir))
-		s.removeAll(s.path(jobPipe))
+		s.removeAll(s.path(jobStartedPath))
 		s.removeAll(s.path(cfg.Runner.WorkDir))
 	}()
 

@@ -86,7 +86,7 @@ func (v *vault) readSecret(ctx context.Context) (data map[string]any, retryAfter
 		return nil, v.retryAfter, v.classifyError("read "+v.secrets.Path, err)
 	}
 
-	data, err = v.data(secret)
+	data, err = v.extractData(secret)
 
 	return data, 0, err
 }
@@ -140,8 +140,8 @@ func (v *vault) revoke(ctx context.Context) {
 	v.client.ClearToken()
 }
 
-// data returns the keys and values of a secret. In KV version 2, these are in "data", next to "metadata".
-func (v *vault) data(secret *vaultapi.Secret) (map[string]any, error) {
+// extractData returns the keys and values of a secret. In KV version 2, these are in "data", next to "metadata".
+func (v *vault) extractData(secret *vaultapi.Secret) (map[string]any, error) {
 	if secret == nil {
 		return nil, newFailure(guest.ReasonSecretMissing, "there is no secret at %s", v.secrets.Path)
 	}

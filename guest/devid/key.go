@@ -90,6 +90,7 @@ func keyTemplate() tpm2.TPMTPublic {
 	}
 }
 
+// createInTPM creates the key as a child of the storage root key. The storage root key leaves the TPM's memory again.
 func createInTPM(device transport.TPM) (Key, error) {
 	root, err := tpm2.CreatePrimary{
 		PrimaryHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)},
