@@ -75,7 +75,9 @@ func (w *claimFixture) startReconcilers() {
 	w.addresses.AddReaders(claims.NewReader(plain, registry))
 	w.must(w.addresses.Rebuild(w.t.Context()))
 
-	w.templates = &claims.TemplateReconciler{Client: c, APIReader: plain, Addresses: w.addresses, Registry: registry, Clock: clock.RealClock{}}
+	w.templates = &claims.TemplateReconciler{
+		Client: c, APIReader: plain, Addresses: w.addresses, Registry: registry, Clock: clock.RealClock{},
+	}
 	w.claims = &claims.ClaimReconciler{
 		Client: c, APIReader: plain, Addresses: w.addresses, Registry: registry, Recorder: w.recorder, Clock: clock.RealClock{},
 	}

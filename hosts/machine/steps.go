@@ -102,7 +102,7 @@ func (s *scope) recordCredential(finished outcome) {
 
 // reportOutcome emits the event and the metrics of an outcome.
 func (s *scope) reportOutcome(finished outcome, verdict drift.Verdict) {
-	s.Metrics.observe(s.Kind.Name(), done, verdict)
+	s.Metrics.observe(s.Kind.Name(), finished, verdict)
 
 	if !finished.Action.IsPush() {
 		return
