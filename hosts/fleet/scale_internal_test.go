@@ -64,7 +64,7 @@ func TestDecideReplicas(t *testing.T) {
 	broken := host("broken", true, true, false, 3*time.Hour)
 	booting := host("fresh", true, false, false, 4*time.Hour)
 	deleting := host("leaving", true, true, true, time.Minute)
-	deleting.deleting = true
+	deleting.isDeleting = true
 
 	for name, tt := range map[string]struct {
 		all    []replica
