@@ -39,10 +39,10 @@ const (
 
 var errNotRestored = errors.New("the API server still serves deleted objects")
 
-// contents has the etcd keys and the API groups of an unused control plane.
+// contents has the etcd keys of a control plane between leases, and the resources that its API server serves.
 type contents struct {
-	keys   map[string]entry
-	groups []string
+	keys      map[string]entry
+	resources []string
 }
 
 // entry is a key of etcd. Its key and value are in base64, as in the JSON gateway of etcd (api/v3).
@@ -67,9 +67,9 @@ func waitSettled(ctx context.Context, cluster *kubeproc.Cluster) (*contents, err
 
 		names := slices.Sorted(maps.Keys(keys))
 		if slices.Equal(names, last) {
-			groups, err := servedGroups(ctx, cluster)
+			resources, err := servedResources(ctx, cluster)
 
-			return &contents{keys: keys, groups: groups}, err
+			return &contents{keys: keys, resources: resources}, err
 		}
 
 		last = names
@@ -147,7 +147,7 @@ func isServerKey(key string) bool {
 	return false
 }
 
-// waitRestored waits until the API server serves the restored API groups and namespaces.
+// waitRestored waits until the API server serves the restored resources and namespaces.
 func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) error {
 	config, err := cluster.AdminConfig()
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) 
 	}
 
 	for {
-		served, err := servedGroups(ctx, cluster)
+		served, err := servedResources(ctx, cluster)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) 
 
 			return isOriginal
 		})
-		if slices.Equal(served, c.groups) && len(extra) == 0 {
+		if slices.Equal(served, c.resources) && len(extra) == 0 {
 			return nil
 		}
 
@@ -186,8 +186,8 @@ func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) 
 	}
 }
 
-// servedGroups returns the sorted names of the API groups that the API server serves.
-func servedGroups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, error) {
+// servedResources returns the sorted names of the resources that the API server serves, with their versions.
+func servedResources(ctx context.Context, cluster *kubeproc.Cluster) ([]string, error) {
 	config, err := cluster.AdminConfig()
 	if err != nil {
 		return nil, err
@@ -201,14 +201,17 @@ func servedGroups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, err
 		return nil, fmt.Errorf("create client: %w", err)
 	}
 
-	served, err := client.ServerGroupsWithContext(ctx)
+	_, served, err := client.ServerGroupsAndResourcesWithContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list API groups: %w", err)
+		return nil, fmt.Errorf("list API resources: %w", err)
 	}
 
 	var names []string
-	for i := range served.Groups {
-		names = append(names, served.Groups[i].Name)
+
+	for _, list := range served {
+		for i := range list.APIResources {
+			names = append(names, list.GroupVersion+"/"+list.APIResources[i].Name)
+		}
 	}
 
 	slices.Sort(names)

@@ -5,37 +5,46 @@ package main
 
 import (
 	"io"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
-// A restored control plane is as empty as a new one, even if objects in it could not be deleted.
+// A restored control plane is as empty as a new one, even if objects in it could not be deleted. It has the operator's CRDs
+// only if the lease asks for them, and its processes use no CPU while it is free.
 func TestControlPlaneIsEmptied(t *testing.T) {
 	t.Parallel()
 
-	s := newServers(t.Context(), t.TempDir(), io.Discard, func(string, time.Duration) {})
+	s := newServers(t.Context(), t.TempDir(), "../..", io.Discard, func(string, time.Duration) {})
 	t.Cleanup(s.stop)
 
-	for round := range 3 {
-		p, err := s.acquire(false)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		createLeftovers(t, p)
+	for round, withOwnCRDs := range []bool{false, true, true, false, true} {
+		p, err := s.acquire(false, withOwnCRDs)
+		must.Do(t, err)
+		must.Do(t, p.prepare(t.Context(), withOwnCRDs, "../../deploy/crds"))
+		createLeftovers(t, p, withOwnCRDs)
 		s.release(p)
 
 		if p.isBusy {
 			t.Fatalf("round %d: the plane could not be emptied", round)
+		}
+
+		for _, pid := range p.PIDs() {
+			waitUntilStopped(t, pid)
 		}
 	}
 
@@ -44,8 +53,56 @@ func TestControlPlaneIsEmptied(t *testing.T) {
 	}
 }
 
+// waitUntilStopped waits until a process is stopped by a signal: state T in proc(5).
+func waitUntilStopped(t *testing.T, pid int) {
+	t.Helper()
+
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		must.Do(t, err)
+
+		_, state, _ := strings.Cut(string(data), ") ")
+		if strings.HasPrefix(state, "T") {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("a process of a free control plane still runs: %s", data)
+		}
+	}
+}
+
+// changeOwnCRDs checks that the API server serves the operator's kinds, or that it does not, and changes them.
+func changeOwnCRDs(t *testing.T, custom dynamic.Interface, withOwnCRDs bool) {
+	t.Helper()
+
+	for _, resource := range []string{"runnerlogs", "runnerjobbatches"} {
+		kind := custom.Resource(schema.GroupVersionResource{Group: "hyperfleet.io", Version: "v1alpha1", Resource: resource})
+
+		list, err := kind.List(t.Context(), metav1.ListOptions{})
+		if withOwnCRDs && (err != nil || len(list.Items) > 0) || !withOwnCRDs && !apierrors.IsNotFound(err) {
+			t.Fatalf("%s: %v, %v, and the lease is with own CRDs: %t", resource, list, err, withOwnCRDs)
+		}
+	}
+
+	if !withOwnCRDs {
+		return
+	}
+
+	crds := custom.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	must.Do(t, crds.Delete(t.Context(), "runnerjobbatches.hyperfleet.io", metav1.DeleteOptions{}))
+
+	left := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "hyperfleet.io/v1alpha1", "kind": "RunnerLog", "metadata": map[string]any{"name": "left", "namespace": "left"},
+		"spec": map[string]any{"claim": "none"},
+	}}
+	logs := custom.Resource(schema.GroupVersionResource{Group: "hyperfleet.io", Version: "v1alpha1", Resource: "runnerlogs"})
+	_, err := logs.Namespace("left").Create(t.Context(), left, metav1.CreateOptions{})
+	must.Do(t, err)
+}
+
 // createLeftovers checks that the control plane is empty, and then creates objects.
-func createLeftovers(t *testing.T, p *controlPlane) {
+func createLeftovers(t *testing.T, p *controlPlane, withOwnCRDs bool) {
 	t.Helper()
 
 	config, err := p.AdminConfig()
@@ -109,6 +166,8 @@ func createLeftovers(t *testing.T, p *controlPlane) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
+	changeOwnCRDs(t, custom, withOwnCRDs)
 
 	widgets := custom.Resource(schema.GroupVersionResource{Group: "test.hyperfleet.io", Version: "v1", Resource: "widgets"}).Namespace("left")
 

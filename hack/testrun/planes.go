@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
@@ -23,7 +24,9 @@ import (
 
 // servers has the servers that the test programs of a run share.
 type servers struct {
-	dir  string
+	// dir is the folder for the files of the servers, and root is the folder of the module.
+	dir, root string
+
 	out  io.Writer
 	bill func(dir string, cpu time.Duration)
 	// ctx is canceled at the end of the run and stops the servers.
@@ -48,11 +51,13 @@ type controlPlane struct {
 	isBusy       bool
 	// restoring is true while the contents are restored. The control plane is free or stopped soon after.
 	restoring bool
-	contents  *contents
+	// contents are the contents of the control plane between leases: empty, or withOwnCRDs, which is nil until a
+	// lease needs it.
+	contents, empty, withOwnCRDs *contents
 }
 
-func newServers(life context.Context, dir string, out io.Writer, bill func(string, time.Duration)) *servers {
-	s := &servers{dir: dir, out: out, bill: bill, ctx: life}
+func newServers(life context.Context, dir, root string, out io.Writer, bill func(string, time.Duration)) *servers {
+	s := &servers{dir: dir, root: root, out: out, bill: bill, ctx: life}
 	s.changed = sync.NewCond(&s.mu)
 	s.postgres = sync.OnceValues(func() (*pgproc.Server, error) {
 		return pgproc.Start(life, pgproc.Options{Dir: filepath.Join(dir, "postgres")})
@@ -102,9 +107,16 @@ func (s *servers) leaseDatabase(context.Context, lease.Request) (any, func(), er
 // leaseControlPlane returns an empty control plane for exclusive use, and a function that ends the lease.
 func (s *servers) leaseControlPlane(_ context.Context, request lease.Request) (any, func(), error) {
 	withManagers := slices.Contains(request.Options, kube.LeaseWithManagers)
+	withOwnCRDs := slices.Contains(request.Options, kube.LeaseWithOwnCRDs)
 
-	p, err := s.acquire(withManagers)
+	p, err := s.acquire(withManagers, withOwnCRDs)
 	if err != nil {
+		return nil, nil, err
+	}
+
+	if err := p.prepare(s.ctx, withOwnCRDs, filepath.Join(s.root, kube.OwnCRDs)); err != nil {
+		s.release(p)
+
 		return nil, nil, err
 	}
 
@@ -116,22 +128,34 @@ func (s *servers) leaseControlPlane(_ context.Context, request lease.Request) (a
 	}, nil
 }
 
-// acquire returns a free control plane. If none is free and none is being restored, it starts a new one.
-func (s *servers) acquire(withManagers bool) (*controlPlane, error) {
+// acquire returns a free control plane, preferably one with the wanted contents. If none is free and none is being
+// restored, it starts a new one.
+func (s *servers) acquire(withManagers, withOwnCRDs bool) (*controlPlane, error) {
 	s.mu.Lock()
 
 	for {
+		var free *controlPlane
+
 		isRestoring := false
 
 		for _, p := range s.planes {
-			if p.withManagers == withManagers && !p.isBusy {
-				p.isBusy = true
-				s.mu.Unlock()
-
-				return p, nil
+			if p.withManagers != withManagers {
+				continue
 			}
 
-			isRestoring = isRestoring || p.withManagers == withManagers && p.restoring
+			if !p.isBusy && (free == nil || p.hasOwnCRDs() == withOwnCRDs) {
+				free = p
+			}
+
+			isRestoring = isRestoring || p.restoring
+		}
+
+		if free != nil {
+			free.isBusy = true
+			s.mu.Unlock()
+			free.signal(syscall.SIGCONT)
+
+			return free, nil
 		}
 
 		if !isRestoring {
@@ -159,9 +183,53 @@ func (p *controlPlane) start(ctx context.Context) error {
 	}
 
 	p.Cluster = cluster
-	p.contents, err = waitSettled(ctx, cluster)
+	p.empty, err = waitSettled(ctx, cluster)
+	p.contents = p.empty
 
 	return err
+}
+
+func (p *controlPlane) hasOwnCRDs() bool { return p.contents != p.empty }
+
+// prepare gives a control plane between leases the wanted contents. To apply the CRDs takes the API server three seconds
+// of CPU time.
+func (p *controlPlane) prepare(ctx context.Context, withOwnCRDs bool, ownCRDs string) error {
+	switch {
+	case withOwnCRDs == p.hasOwnCRDs():
+		return nil
+	case !withOwnCRDs:
+		p.contents = p.empty
+	case p.withOwnCRDs != nil:
+		p.contents = p.withOwnCRDs
+	default:
+		config, err := p.AdminConfig()
+		if err != nil {
+			return err
+		}
+
+		if err := kubeproc.Apply(ctx, config, ownCRDs); err != nil {
+			return err
+		}
+
+		p.withOwnCRDs, err = waitSettled(ctx, p.Cluster)
+		if err != nil {
+			return err
+		}
+
+		p.contents = p.withOwnCRDs
+
+		return nil
+	}
+
+	return p.contents.restore(ctx, p.Cluster)
+}
+
+// signal sends a signal to the processes of the control plane. A free control plane is stopped with SIGSTOP until
+// the next lease, because an idle API server with its etcd uses 5% of a CPU.
+func (p *controlPlane) signal(sig syscall.Signal) {
+	for _, pid := range p.PIDs() {
+		_ = syscall.Kill(pid, sig)
+	}
 }
 
 // release restores the contents of a control plane, so that another test program can use it. If this fails,
@@ -179,7 +247,13 @@ func (s *servers) release(p *controlPlane) {
 	p.restoring, p.isBusy = false, err != nil
 	s.changed.Broadcast()
 
-	if err != nil && s.ctx.Err() == nil {
+	if err == nil {
+		p.signal(syscall.SIGSTOP)
+
+		return
+	}
+
+	if s.ctx.Err() == nil {
 		fmt.Fprintf(s.out, "note  a control plane was stopped because it could not be restored: %v\n", err)
 		_ = p.Stop()
 	}

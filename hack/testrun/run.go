@@ -69,7 +69,7 @@ func (r *run) runAll(ctx context.Context, packages []string) (hasPassed bool, er
 	account := &account{file: filepath.Join(dir, "usage"), root: r.dir, billed: map[string]time.Duration{}}
 
 	serverCtx, cancel := context.WithCancel(ctx)
-	shared := newServers(serverCtx, dir, r.out, account.bill)
+	shared := newServers(serverCtx, dir, r.dir, r.out, account.bill)
 
 	defer shared.stop()
 

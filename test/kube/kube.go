@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,10 +106,14 @@ type Lease struct {
 	Dir, Host string
 }
 
-// LeaseKind is the kind of server in the request for a control plane, and LeaseWithManagers is its option.
+// OwnCRDs is the directory of the operator's CRDs in the module.
+const OwnCRDs = "deploy/crds"
+
+// LeaseKind is the kind of server in the request for a control plane. The others are its options.
 const (
 	LeaseKind         = "control plane"
 	LeaseWithManagers = "kube-controller-manager"
+	LeaseWithOwnCRDs  = "own CRDs"
 )
 
 // Start starts an empty API server until the test ends. If the programs are missing, it fails the test and
@@ -196,9 +201,17 @@ func (e *Env) setUp(ctx context.Context, settings *options) error {
 		}
 	}
 
-	err := e.acquireCluster(ctx, settings)
+	ownCRDs, err := settings.takeOwnCRDs()
 	if err != nil {
 		return err
+	}
+
+	if err := e.acquireCluster(ctx, settings); err != nil {
+		return err
+	}
+
+	if settings.withOwnCRDs && e.lease == nil {
+		settings.paths = append([]string{ownCRDs}, settings.paths...)
 	}
 
 	if e.Config, err = e.cluster.AdminConfig(); err != nil {
@@ -207,15 +220,6 @@ func (e *Env) setUp(ctx context.Context, settings *options) error {
 
 	if e.Client, err = client.New(e.Config, client.Options{Scheme: e.Scheme}); err != nil {
 		return fmt.Errorf("create client: %w", err)
-	}
-
-	if settings.withOwnCRDs {
-		root, err := procrun.FindModuleRoot()
-		if err != nil {
-			return err
-		}
-
-		settings.paths = append(settings.paths, filepath.Join(root, "deploy", "crds"))
 	}
 
 	if err := kubeproc.Apply(ctx, e.Config, settings.paths...); err != nil {
@@ -229,6 +233,27 @@ func (e *Env) setUp(ctx context.Context, settings *options) error {
 	}
 
 	return nil
+}
+
+// takeOwnCRDs returns the path of the operator's CRDs, and removes it from the paths to apply, because the control planes
+// of a test run already have these CRDs.
+func (o *options) takeOwnCRDs() (string, error) {
+	root, err := procrun.FindModuleRoot()
+	if err != nil {
+		return "", err
+	}
+
+	own := filepath.Join(root, OwnCRDs)
+
+	o.paths = slices.DeleteFunc(o.paths, func(path string) bool {
+		absolute, err := filepath.Abs(path)
+		isOwn := err == nil && absolute == own
+		o.withOwnCRDs = o.withOwnCRDs || isOwn
+
+		return isOwn
+	})
+
+	return own, nil
 }
 
 // acquireCluster leases a control plane from the test run. If there is no test run, it starts a control
@@ -246,6 +271,10 @@ func (e *Env) acquireCluster(ctx context.Context, settings *options) error {
 		if _, err := exe.FindTool("managers", "kube-controller-manager"); err != nil {
 			return fmt.Errorf("get a test API server: %w", err)
 		}
+	}
+
+	if settings.withOwnCRDs {
+		leaseOptions = append(leaseOptions, LeaseWithOwnCRDs)
 	}
 
 	if e.lease, err = lease.Acquire(LeaseKind, &leased, leaseOptions...); err != nil {
