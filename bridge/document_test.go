@@ -21,7 +21,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/dpfhcpbridge"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
@@ -165,7 +164,7 @@ func (p bridgesInPhases) List(_ context.Context, list client.ObjectList, _ ...cl
 
 // The registry of the operator has the durations of the steps of a bridge's reconciles.
 func TestBridgeReconcilesAreMeasured(t *testing.T) { //nolint:paralleltest // reading the metrics lists all bridges, which counts.check reports
-	must.Do(t, crds.Install(t.Context(), env.Config))
+	must.Do(t, installKinds(t.Context(), env.Config))
 
 	registry := runAreaAlone(t, clock.RealClock{})
 	w := newIsolatedFixture(t)

@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 )
 
@@ -130,7 +129,7 @@ func TestUnavailableAddresses(t *testing.T) {
 // TestAddressFromOldMetalLB checks that MetalLB before 0.14.9 assigns the requested address of a shared pool, although
 // it does not know today's annotation.
 func TestAddressFromOldMetalLB(t *testing.T) { //nolint:paralleltest // it simulates HyperShift itself
-	runAreaAlone(t, clock.RealClock{}, crds.Install)
+	runAreaAlone(t, clock.RealClock{}, installKinds)
 	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions(), OldMetalLB: true})
 
 	w := newIsolatedFixture(t)

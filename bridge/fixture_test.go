@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +62,8 @@ var (
 	images *registry.Server
 	served *httptest.Server
 	shared sharedEnv
+	// kindsInstalled is true while the API server has the CRDs of crds.Install.
+	kindsInstalled atomic.Bool
 )
 
 func TestMain(m *testing.M) {
@@ -126,7 +130,7 @@ func (s *sharedEnv) start() error {
 	// The context must outlive the test that started the environment.
 	ctx, cancel := context.WithCancel(context.Background())
 
-	if err := errors.Join(crds.Install(ctx, env.Config), createReadyNode(ctx)); err != nil {
+	if err := errors.Join(installKinds(ctx, env.Config), createReadyNode(ctx)); err != nil {
 		cancel()
 
 		return err
@@ -154,6 +158,22 @@ func (s *sharedEnv) start() error {
 
 		return errors.Join(append(sim.Problems(), err)...)
 	}
+
+	return nil
+}
+
+// installKinds installs the CRDs of the other projects, unless an earlier test has done that. HyperShift's CRD has 600 KB,
+// and takes the API server seconds also if it is there.
+func installKinds(ctx context.Context, config *rest.Config) error {
+	if kindsInstalled.Load() {
+		return nil
+	}
+
+	if err := crds.Install(ctx, config); err != nil {
+		return err
+	}
+
+	kindsInstalled.Store(true)
 
 	return nil
 }

@@ -71,6 +71,8 @@ func deleteCRDs(t *testing.T) {
 		})
 	}
 
+	kindsInstalled.Store(false)
+
 	for _, kind := range left() {
 		must.Do(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)))
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
@@ -24,7 +23,7 @@ import (
 // and of both families, addresses of existing pools, a changed address, and an address that another
 // Service has.
 func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nothing else may assign addresses
-	runAreaAlone(t, clock.RealClock{}, crds.Install)
+	runAreaAlone(t, clock.RealClock{}, installKinds)
 
 	metal := upstream.StartMetalLB(t, env, metalLB)
 	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions(), WithoutMetalLB: true})

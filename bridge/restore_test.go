@@ -20,7 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
 // orphan removes the owners of a bridge's objects, as kubectl delete --cascade=orphan does.
@@ -76,7 +75,7 @@ func newRestoreFixture(t *testing.T) *restoreFixture {
 
 	w := &restoreFixture{fixture: newIsolatedFixture(t)}
 	w.timeout = 30 * time.Second
-	w.must(crds.Install(t.Context(), env.Config))
+	w.must(installKinds(t.Context(), env.Config))
 	w.must(createReadyNode(t.Context()))
 
 	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supportedVersions(), Delays: simulator.Delays{

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
 // row is a problem, how it is reported, and what fixes it.
@@ -403,7 +402,7 @@ func addressRows() []row {
 // TestRows has a row for each documented condition and reason. It uses an API server with the schemas of
 // HyperShift, MetalLB and DPF, and simulates all three itself.
 func TestRows(t *testing.T) { //nolint:paralleltest // it simulates HyperShift itself
-	runAreaAlone(t, clock.RealClock{}, crds.Install)
+	runAreaAlone(t, clock.RealClock{}, installKinds)
 
 	rows := append(dpuClusterRows(), secretRows()...)
 	rows = append(rows, classRows()...)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
 // shiftedClock is a clock that a test moves forward.
@@ -28,7 +27,7 @@ func (c *shiftedClock) Now() time.Time { return c.RealClock.Now().Add(time.Durat
 // when it can. A change of the bridge starts the timeout again.
 func TestProvisioningTimesOut(t *testing.T) { //nolint:paralleltest // it simulates HyperShift itself
 	clk := &shiftedClock{}
-	runAreaAlone(t, clk, crds.Install)
+	runAreaAlone(t, clk, installKinds)
 
 	w := newIsolatedFixture(t)
 	w.createDPUCluster("b", hypershift.PhaseReady)

@@ -30,7 +30,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
-	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 	"github.com/hyperfleet/hyperfleet/test/must"
 )
@@ -72,7 +71,7 @@ func (j *logBuffer) hasLine(words ...string) bool {
 func grantCSRPermissions(t *testing.T) {
 	t.Helper()
 
-	must.Do(t, crds.Install(t.Context(), env.Config))
+	must.Do(t, installKinds(t.Context(), env.Config))
 
 	for name, subject := range map[string]rbacv1.Subject{
 		"workers":  {Kind: rbacv1.ServiceAccountKind, Namespace: workersNamespace, Name: workersAccount},
