@@ -48,7 +48,7 @@ import (
 const (
 	// waitTimeout bounds a wait.
 	waitTimeout   = 2 * time.Minute
-	checkInterval = 50 * time.Millisecond
+	checkInterval = 100 * time.Millisecond
 
 	metalLB    = "metallb-system"
 	repository = "openshift-release-dev/ocp-release"

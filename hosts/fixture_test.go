@@ -36,7 +36,7 @@ import (
 
 const (
 	waitTimeout  = 5 * time.Minute
-	pollInterval = 20 * time.Millisecond
+	pollInterval = 50 * time.Millisecond
 
 	user       = "hyperfleet"
 	fleetName  = "racks"

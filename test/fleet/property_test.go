@@ -139,8 +139,6 @@ func newFixture(t *testing.T, change func(*fleet.Fleet)) *fixture {
 			run(vm)
 		},
 	})
-	// Polling less often saves CPU time, because many runs poll at the same time.
-	w.PollInterval = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 2 * time.Second
 
 	if change != nil {

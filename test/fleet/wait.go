@@ -23,7 +23,7 @@ import (
 // Defaults of Fleet.Timeout and Fleet.PollInterval.
 const (
 	defaultTimeout      = 3 * time.Minute
-	defaultPollInterval = 50 * time.Millisecond
+	defaultPollInterval = 100 * time.Millisecond
 )
 
 // Eventually waits until done returns true. If that takes too long, it fails the test with the last text that
