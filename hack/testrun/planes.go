@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/lease"
@@ -57,6 +60,8 @@ type controlPlane struct {
 }
 
 func newServers(life context.Context, dir, root string, out io.Writer, bill func(string, time.Duration)) *servers {
+	log.SetLogger(logr.Discard()) // controller-runtime warns if nothing is set, and the clients of kubeproc use it
+
 	s := &servers{dir: dir, root: root, out: out, bill: bill, ctx: life}
 	s.changed = sync.NewCond(&s.mu)
 	s.postgres = sync.OnceValues(func() (*pgproc.Server, error) {
