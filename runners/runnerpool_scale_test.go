@@ -221,6 +221,37 @@ func TestPausedPoolDoesNotChange(t *testing.T) {
 	w.requireClaims(1, 0)
 }
 
+// The status counts the machines in every state. It does not count a machine that has ended.
+func TestStatusCountsMachines(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Scaling.MinReplicas, p.Spec.Scaling.Warm = 5, &v1alpha1.Warm{Stopped: 1}
+	})
+	w.reconcileAfter(0)
+
+	// The fifth machine waits for its hypervisor.
+	states := []func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime){setPrepared, setIdle, setBusy, setFailed}
+
+	for _, claim := range w.requireClaims(5, 1) {
+		switch {
+		case claim.Spec.Standby:
+			w.setClaimStatus(&claim, setPrepared)
+		case len(states) > 0:
+			w.setClaimStatus(&claim, states[0])
+			states = states[1:]
+		}
+	}
+
+	w.updatePool(func(s *v1alpha1.RunnerPoolSpec) { s.Paused = true }) // keeps the machines as they are
+	w.reconcileAfter(time.Second)
+
+	status := w.getPool().Status
+	if status.Replicas != 4 || status.ReadyReplicas != 2 || status.BusyReplicas != 1 || status.StandbyReplicas != 1 {
+		t.Errorf("status = %+v, want 4 machines, of which 2 are ready and 1 of these is busy, and 1 on standby", status)
+	}
+}
+
 // A pool that may not have another machine for a queued job says so.
 func TestReachedMaximumIsReported(t *testing.T) {
 	t.Parallel()
