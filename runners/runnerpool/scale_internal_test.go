@@ -92,6 +92,13 @@ func TestInputHasTheLimitsOfThePool(t *testing.T) {
 		"the defaults": {
 			func(*v1alpha1.RunnerPoolSpec) {}, demand.Input{Min: 2, Max: 7, Queued: 3, Now: now, ScaleDownDelay: 5 * time.Minute},
 		},
+		"a schedule lowers nothing": {
+			func(spec *v1alpha1.RunnerPoolSpec) {
+				spec.Scaling.Schedules = []v1alpha1.Schedule{{
+					Name: "noon", Start: "0 12 * * *", TimeZone: "UTC", Duration: metav1.Duration{Duration: time.Hour}, MinReplicas: 1,
+				}}
+			}, demand.Input{Min: 2, Max: 7, Queued: 3, Now: now, ScaleDownDelay: 5 * time.Minute, Boundary: now.Add(time.Hour)},
+		},
 		"all limits": {
 			func(spec *v1alpha1.RunnerPoolSpec) {
 				spec.Scaling.ScaleDownDelay = limit(4 * time.Minute)
