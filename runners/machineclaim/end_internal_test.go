@@ -16,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
@@ -135,6 +136,31 @@ func TestEndIsRestored(t *testing.T) {
 		_, err := step.Finalize(t.Context(), runner, s.claim, v1alpha1.FinalizerVMCleanup, steps, s)
 		if err != nil || len(w.ends) != 1 || w.ends[0].Status.EndReason != want {
 			t.Errorf("job %s: ends %v, want one with the reason %q (%v)", state, w.ends, want, err)
+		}
+	}
+}
+
+// runningProvider is a hypervisor whose machines run, and that reports no changes.
+type runningProvider struct{ hypervisor.Provider }
+
+func (runningProvider) Get(context.Context, hypervisor.MachineRef) (hypervisor.Machine, error) {
+	return hypervisor.Machine{State: hypervisor.StateRunning}, nil
+}
+
+// A machine that runs is read again within 30 seconds, whether its hypervisor reports a change or not.
+func TestRunningMachineIsReadAgain(t *testing.T) {
+	t.Parallel()
+
+	for name, job := range map[string]string{"idle": "", "with a job": "gh-1"} {
+		w := newEndFixture()
+		w.job.Spec.RunnerName = "runner-b"
+		w.claim.Status.BootstrapInfo.Job, w.claim.Status.NetworkInfo = job, &v1alpha1.NetworkInfo{}
+
+		s, _ := w.newScope(t)
+		s.provider = runningProvider{}
+
+		if next := follow(t.Context(), s).RequeueAfter(); next <= 0 || next > 30*time.Second {
+			t.Errorf("%s: the machine is read again after %s", name, next)
 		}
 	}
 }
