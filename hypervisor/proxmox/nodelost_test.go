@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/utils/clock"
+
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/kit/property"
@@ -260,5 +262,35 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 				t.Errorf("machines: %+v", made)
 			}
 		})
+	}
+}
+
+// A retry uses another node if the storage of the node was full, and so does a machine that was placed there before.
+func TestRetryUsesAnotherNode(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
+		// On the fast clock, the storage would not be excluded for long enough.
+		o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, attemptInterval/2, attemptInterval/2
+	})
+
+	failed := reserve(t, p, newSpec(1))
+	full := failed.Node
+
+	var waiting hypervisor.MachineSpec
+	for n := 2; waiting.Node != full; n++ {
+		waiting = reserve(t, p, newSpec(n))
+	}
+
+	s.AddFault(pve.Fault{
+		Kind: pve.FaultTaskError, Path: "/nodes/" + full + "/qemu/*/clone", Reason: "clone failed: lvcreate error: insufficient free space",
+	})
+	requireError(t, createError(t, p, &failed), hypervisor.NoCapacity, "insufficient free space")
+
+	for _, spec := range []hypervisor.MachineSpec{failed, waiting} {
+		if m, _ := create(t, p, spec); m.Node == full {
+			t.Errorf("the machine of %s is on node %s, whose storage is full", spec.Owner.Name, m.Node)
+		}
 	}
 }

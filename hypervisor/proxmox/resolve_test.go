@@ -61,8 +61,8 @@ func TestResolve(t *testing.T) {
 			}
 
 			for _, f := range found {
-				if f.ID == 0 || f.Node == "" || f.Storage == "" || f.DiskBytes != 20*gib {
-					t.Errorf("incomplete: %+v", f)
+				if f.ID == 0 || f.Node == "" || f.Storage == "" || f.DiskBytes != 20*gib || c.ref.ID != 0 && f.ID != c.ref.ID {
+					t.Errorf("found %+v for %+v", f, c.ref)
 				}
 			}
 		})
