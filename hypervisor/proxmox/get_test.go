@@ -5,6 +5,7 @@ package proxmox_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,5 +40,23 @@ func TestErrorOfOneMachineHidesNoOther(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the broken machine: %v; the other one is %s, %v; want %s", err, got.State, otherErr, hypervisor.StateStopped)
 		}
+	}
+}
+
+// If a node does not respond, a new process lists the machines of the other nodes.
+func TestSilentNodeHidesNoOther(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s)
+	silent, _ := create(t, p, newSpec(1))
+	other, _ := create(t, p, newSpec(2))
+	s.AddFault(pve.Fault{Kind: pve.FaultNodeDown, Path: "/nodes/" + silent.Node + "/*", Reason: "Connection timed out"})
+
+	all, err := connect(t, s).List(t.Context())
+	if err != nil || silent.Node == other.Node ||
+		!slices.ContainsFunc(all, func(m hypervisor.Machine) bool { return m.ID == other.ID }) {
+		t.Errorf("node %s is silent; the machines of other nodes are %+v, %v; want machine %d of node %s",
+			silent.Node, all, err, other.ID, other.Node)
 	}
 }
