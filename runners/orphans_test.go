@@ -5,6 +5,7 @@ package runners_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/orphans"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -103,7 +105,27 @@ func (h *stuckHypervisor) Delete(_ context.Context, ref hypervisor.MachineRef) e
 	return nil
 }
 
-// An orphan that cannot be deleted does not keep the sweeper from the others: machines and runners.
+// stuckRegistry has identities, of which the first cannot be deleted.
+type stuckRegistry struct {
+	identity.Registry
+
+	found   []identity.ID
+	deleted []string
+}
+
+func (r *stuckRegistry) List(context.Context) ([]identity.ID, error) { return r.found, nil }
+
+func (r *stuckRegistry) Unregister(_ context.Context, id identity.ID) error {
+	if id == r.found[0] {
+		return errors.New("it is stuck")
+	}
+
+	r.deleted = append(r.deleted, id.Name)
+
+	return nil
+}
+
+// An orphan that cannot be deleted does not keep the sweeper from the others: machines, runners and identities.
 func TestStuckOrphanStopsNoOther(t *testing.T) {
 	t.Parallel()
 
@@ -130,7 +152,9 @@ func TestStuckOrphanStopsNoOther(t *testing.T) {
 	platform := &fakePlatform{Platform: github.NewPlatform(), stuck: "1", runners: []workload.Runner{
 		{ID: "1", Name: "stuck", Labels: ours}, {ID: "2", Name: "lost", Labels: ours},
 	}}
+	registry := &stuckRegistry{found: []identity.ID{{Namespace: "ci", Name: "a", UID: "1"}, {Namespace: "ci", Name: "b", UID: "2"}}}
 	s := &orphans.Sweeper{
+		Identity: registry,
 		Live:     fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(template, pool).Build(),
 		Recorder: events.NewFakeRecorder(8), OperatorUID: "me", Clock: testclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		Log: slog.New(slog.DiscardHandler), Clusters: clusters, Workloads: &connect.Workloads{
@@ -146,5 +170,9 @@ func TestStuckOrphanStopsNoOther(t *testing.T) {
 
 	if diff := cmp.Diff([]string{"2"}, platform.deregistered); diff != "" {
 		t.Errorf("removed runners (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"b"}, registry.deleted); diff != "" {
+		t.Errorf("removed identities (-want +got):\n%s", diff)
 	}
 }
