@@ -2,7 +2,7 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Generates Go types and the server from api/openapi/openapi.yaml. The script adds the licence header to each file,
+# Generates Go types from api/openapi/openapi.yaml. The script adds the licence header to the file,
 # and removes the package comment of the generator, because the packages have their own.
 set -euo pipefail
 

@@ -6,7 +6,6 @@ package server
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
 	"strings"
@@ -18,25 +17,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
-
-// findRoute returns the operation of the OpenAPI document for a pattern of the mux, for example GET
-// BASE/{plural}/{id}.
-func (s *Server) findRoute(pattern string) (*routers.Route, error) {
-	method, path, _ := strings.Cut(pattern, " ")
-	path = strings.TrimPrefix(path, BasePath)
-
-	item := s.contract.Paths.Find(path)
-	if item == nil || item.GetOperation(method) == nil {
-		return nil, fmt.Errorf("route %s: the OpenAPI document has no such operation", pattern)
-	}
-
-	operation := item.GetOperation(method)
-	if method != http.MethodGet && requiredRoles(operation.OperationID) == nil {
-		return nil, fmt.Errorf("route %s: add operation %s to requiredRoles", pattern, operation.OperationID)
-	}
-
-	return &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: operation}, nil
-}
 
 // validateRequest returns what is wrong with a request according to the OpenAPI document.
 func validateRequest(r *http.Request, route *routers.Route) error {

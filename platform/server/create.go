@@ -19,12 +19,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// CreateResource creates a resource.
-func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) {
-	out, err := s.createResource(r)
-	s.writeResponse(w, r, out, err)
-}
-
 // createResource validates the request, and then creates the resource and records the change in one transaction.
 func (s *Server) createResource(r *http.Request) (response, error) {
 	ctx := r.Context()

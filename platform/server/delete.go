@@ -30,14 +30,9 @@ type node struct {
 	orphans []store.Resource
 }
 
-// DeleteResource requests the deletion of a resource.
-func (s *Server) DeleteResource(w http.ResponseWriter, r *http.Request, _ string, _ openapi.DeleteResourceParams) {
-	out, err := s.deleteResource(r.Context(), requestFromContext(r.Context()).scope)
-	s.writeResponse(w, r, out, err)
-}
-
-func (s *Server) deleteResource(ctx context.Context, target scope) (response, error) {
-	return s.changeResource(ctx, target, http.StatusAccepted,
+// deleteResource requests the deletion of a resource.
+func (s *Server) deleteResource(r *http.Request) (response, error) {
+	return s.changeResource(r.Context(), http.StatusAccepted,
 		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
 			return u.delete(ctx, r)
 		})
@@ -277,14 +272,7 @@ func (u *requestTx) releaseOrphans(ctx context.Context, n *node) error {
 	return nil
 }
 
-// ForceDeleteResource removes a resource that is being deleted.
-func (s *Server) ForceDeleteResource(
-	w http.ResponseWriter, r *http.Request, _ string, _ openapi.ForceDeleteResourceParams,
-) {
-	out, err := s.forceDeleteResource(r)
-	s.writeResponse(w, r, out, err)
-}
-
+// forceDeleteResource removes a resource that is being deleted.
 func (s *Server) forceDeleteResource(r *http.Request) (response, error) {
 	ctx := r.Context()
 

@@ -12,7 +12,7 @@
 //	limits    its time and the size of its body               ServeHTTP
 //	caller    a token of a trusted issuer names the caller    authenticate
 //	tenant    the token or a header names the tenant          resolveTenancy
-//	route     the API has an operation with this path         mux.ServeHTTP
+//	route     the API has an operation with this path         serveWithRecovery
 //	scope     the path names registered kinds                 parseScope
 //	role      the caller's roles allow the operation          authorize
 //	contract  parameters and body match the OpenAPI document  validateRequest

@@ -24,8 +24,8 @@ var documentPage = template.Must(template.New("openapi").Parse(`<!doctype html>
 {{end}}</table>
 `))
 
-// operation is one row of the page.
-type operation struct{ Method, Path, Summary string }
+// documentRow is one operation on the page.
+type documentRow struct{ Method, Path, Summary string }
 
 // serveDocument responds to requests for the description of the API, which need no token. It
 // returns false if the request is for something else.
@@ -44,7 +44,7 @@ func (s *Server) serveDocument(w http.ResponseWriter, r *http.Request) bool {
 	case BasePath + "/openapi.html":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'")
-		_ = documentPage.Execute(w, s.listOperations())
+		_ = documentPage.Execute(w, s.listDocumentRows())
 	default:
 		return false
 	}
@@ -54,15 +54,15 @@ func (s *Server) serveDocument(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-func (s *Server) listOperations() []operation {
-	var out []operation
+func (s *Server) listDocumentRows() []documentRow {
+	var out []documentRow
 
 	paths := s.contract.Paths.Map()
 
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		operations := paths[path].Operations()
 		for _, method := range slices.Sorted(maps.Keys(operations)) {
-			out = append(out, operation{method, BasePath + path, operations[method].Summary})
+			out = append(out, documentRow{method, BasePath + path, operations[method].Summary})
 		}
 	}
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
-	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 // topFields returns the fields of a resource. Only some of them have arbitrary fields below them.
@@ -25,14 +24,14 @@ func topFields() []string {
 type selection map[string]selection
 
 // parseFields parses the query parameter fields. It returns nil if all fields are selected.
-func parseFields(text *openapi.Fields) (selection, error) {
-	if text == nil || strings.TrimSpace(*text) == "" {
+func parseFields(text string) (selection, error) {
+	if strings.TrimSpace(text) == "" {
 		return nil, nil //nolint:nilnil // no selection: everything
 	}
 
 	out := selection{"id": nil}
 
-	for field := range strings.SplitSeq(*text, ",") {
+	for field := range strings.SplitSeq(text, ",") {
 		field = strings.TrimSpace(field)
 		parts := strings.Split(field, ".")
 

@@ -10,13 +10,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// PutLease acquires, renews or releases a lease.
-func (s *Server) PutLease(w http.ResponseWriter, r *http.Request, name string) {
-	out, err := s.putLease(r, name)
-	s.writeResponse(w, r, out, err)
-}
+// putLease acquires, renews or releases a lease.
+func (s *Server) putLease(r *http.Request) (response, error) {
+	name := r.PathValue("name")
 
-func (s *Server) putLease(r *http.Request, name string) (response, error) {
 	body, err := decodeBody[openapi.LeaseRequest](r)
 	if err != nil {
 		return response{}, err

@@ -172,6 +172,12 @@ func (s *Server) serveWithRecovery(w *recorder, r *http.Request, info *request) 
 		w.Header().Set(openapi.HeaderTenant, "one")
 	}
 
+	if _, pattern := s.routes.Handler(r); pattern == "" {
+		s.writeError(w, r, newProblem(CodeNoRoute, "the API has no route %s", r.URL.Path))
+
+		return
+	}
+
 	s.routes.ServeHTTP(w, r)
 }
 

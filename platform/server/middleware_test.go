@@ -32,8 +32,8 @@ func TestPanic(t *testing.T) {
 
 	s := &Server{clock: clock.RealClock{}, log: slog.New(slog.NewTextHandler(&log, nil))}
 	s.metrics, _ = s.newMetrics(nil)
-	s.routes = &mux{ServeMux: http.NewServeMux(), server: s}
-	s.routes.ServeMux.HandleFunc("/", func(http.ResponseWriter, *http.Request) { panic("the cause") })
+	s.routes = http.NewServeMux()
+	s.routes.HandleFunc("/", func(http.ResponseWriter, *http.Request) { panic("the cause") })
 
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, BasePath+"/clusters", http.NoBody))
@@ -129,7 +129,7 @@ func FuzzFields(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, text string) {
-		fields, err := parseFields(&text)
+		fields, err := parseFields(text)
 		if err != nil || fields == nil {
 			return
 		}

@@ -4,6 +4,9 @@
 package server
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"regexp"
@@ -13,116 +16,110 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
 // BasePath is the path of the API.
 const BasePath = "/api/hyperfleet/v1"
 
-// mux registers the generated routes, and the additional routes that name the same resources. It
-// validates each request against the OpenAPI document before the handler reads it.
-type mux struct {
-	*http.ServeMux
-
-	server *Server
-	errs   []error
+// operation is an operation of the OpenAPI document.
+type operation struct {
+	handle func(*http.Request) (response, error)
+	// roles are the roles of which a caller needs one to write. Every role permits to read.
+	roles []string
 }
 
-// pluralPattern and nestedPattern convert a pattern of /resources to the pattern for the collection
-// of a kind, and for a collection below a parent.
-func pluralPattern(pattern string) string {
-	return strings.Replace(pattern, "/resources", "/{plural}", 1)
-}
+// operationPutLease is also permitted to the adapter that owns the lease.
+const operationPutLease = "putLease"
 
-func nestedPattern(pattern string) string {
-	return strings.NewReplacer("/resources", "/{plural}/{id}/{children}", "/{id}", "/{childID}").Replace(pattern)
-}
+// listOperations returns the operations by their IDs. The three paths to a resource have the same operations. The
+// request's scope says which resources the path names.
+func (s *Server) listOperations() map[string]operation {
+	writers, admins := []string{platform.RoleWriter, platform.RoleAdmin}, []string{platform.RoleAdmin}
 
-// HandleFunc registers a route with all paths that name its resources.
-func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
-	patterns := []string{pattern}
-	if strings.Contains(pattern, BasePath+"/resources") {
-		patterns = append(patterns, pluralPattern(pattern), nestedPattern(pattern))
-	}
+	list, create := operation{s.listResources, nil}, operation{s.createResource, writers}
+	get, patch, remove := operation{s.getResource, nil}, operation{s.patchResource, writers}, operation{s.deleteResource, writers}
+	forceDelete := operation{s.forceDeleteResource, admins}
+	listStatuses, putStatus := operation{s.listStatuses, nil}, operation{s.putStatus, []string{platform.RoleAdapter}}
 
-	for _, pattern := range patterns {
-		route, err := m.server.findRoute(pattern)
-		if err != nil {
-			m.errs = append(m.errs, err)
-
-			continue
-		}
-
-		m.ServeMux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if err := m.server.prepareRequest(r, route); err != nil {
-				m.server.writeError(w, r, err)
-
-				return
-			}
-
-			handler(w, r)
-		})
+	return map[string]operation{
+		"listResources": list, "listKind": list, "listChildren": list,
+		"createResource": create, "createKind": create, "createChild": create,
+		"getResource": get, "getKind": get, "getChild": get,
+		"patchResource": patch, "patchKind": patch, "patchChild": patch,
+		"deleteResource": remove, "deleteKind": remove, "deleteChild": remove,
+		"forceDeleteResource": forceDelete, "forceDeleteKind": forceDelete, "forceDeleteChild": forceDelete,
+		"listResourceStatuses": listStatuses, "listKindStatuses": listStatuses, "listChildStatuses": listStatuses,
+		"putResourceStatus": putStatus, "putKindStatus": putStatus, "putChildStatus": putStatus,
+		"listChanges":     {s.listChanges, nil},
+		operationPutLease: {s.putLease, []string{platform.RoleSentinel}},
 	}
 }
 
-// registerDisallowedMethods registers the methods that the paths of the OpenAPI document do not
-// have. Otherwise a more general pattern could match. For example, POST to .../statuses would match
-// the creation of a child.
-func (m *mux) registerDisallowedMethods() {
+// registerRoutes registers the operations of the OpenAPI document. It also registers the methods that a path does not
+// have. Otherwise a more general pattern could match. For example, POST to .../statuses would match the creation of a child.
+func (s *Server) registerRoutes() error {
 	// A pattern for GET also matches HEAD.
 	methods := []string{
 		http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	}
 
-	for path, item := range m.server.contract.Paths.Map() {
-		allowed := slices.Sorted(maps.Keys(item.Operations()))
-		allow := strings.Join(allowed, ", ")
+	var problems []error
+
+	operations := s.listOperations()
+
+	for path, item := range s.contract.Paths.Map() {
+		declared := item.Operations()
+		allowed := strings.Join(slices.Sorted(maps.Keys(declared)), ", ")
 
 		for _, method := range methods {
-			if slices.Contains(allowed, method) {
+			route := &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: declared[method]}
+			pattern := method + " " + BasePath + path
+
+			if route.Operation == nil {
+				s.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+					s.writeError(w, r, &Error{Code: CodeMethod, Detail: "the route allows " + allowed, Allow: allowed})
+				})
+
 				continue
 			}
 
-			m.ServeMux.HandleFunc(method+" "+BasePath+path, func(w http.ResponseWriter, r *http.Request) {
-				m.server.writeError(w, r, &Error{Code: CodeMethod, Detail: "the route allows " + allow, Allow: allow})
-			})
+			found, isKnown := operations[route.Operation.OperationID]
+			if !isKnown {
+				problems = append(problems, fmt.Errorf("route %s: add operation %s to listOperations", pattern, route.Operation.OperationID))
+			}
+
+			s.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveOperation(w, r, route, found) })
 		}
 	}
+
+	return errors.Join(problems...)
 }
 
-// ServeHTTP responds with a problem if there is no route for the request.
-func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if _, pattern := m.Handler(r); pattern == "" {
-		m.server.writeError(w, r, newProblem(CodeNoRoute, "the API has no route %s", r.URL.Path))
+// serveOperation checks a request, handles it, and writes the response.
+func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, route *routers.Route, found operation) {
+	var out response
 
-		return
+	err := s.prepareRequest(r, route, found.roles)
+	if err == nil {
+		out, err = found.handle(r)
 	}
 
-	m.ServeMux.ServeHTTP(w, r)
-}
+	if err == nil {
+		err = out.write(w, r)
+	}
 
-var pathVariable = regexp.MustCompile(`{[^}]*}`)
-
-// metricsPath returns a route's path for metrics, with the request's kinds. IDs are replaced by "-". Call it only if the kinds
-// exist, because each path has metrics of its own.
-func metricsPath(r *http.Request, route *routers.Route) string {
-	return BasePath + pathVariable.ReplaceAllStringFunc(route.Path, func(name string) string {
-		if name == "{plural}" || name == "{children}" {
-			return r.PathValue(name[1 : len(name)-1])
-		}
-
-		return "-"
-	})
-}
-
-// metricsPathWithoutKinds returns a route's path for metrics. IDs and kinds are replaced by "-".
-func metricsPathWithoutKinds(route *routers.Route) string {
-	return BasePath + pathVariable.ReplaceAllLiteralString(route.Path, "-")
+	if err != nil {
+		s.writeError(w, r, err)
+	}
 }
 
 // prepareRequest runs after the route of a request is known: it parses the scope, checks the
 // caller's roles, and validates the request.
-func (s *Server) prepareRequest(r *http.Request, route *routers.Route) error {
+func (s *Server) prepareRequest(r *http.Request, route *routers.Route, roles []string) error {
 	name := route.Method + " " + route.Path
 	setRoute(r.Context(), name)
 
@@ -130,17 +127,15 @@ func (s *Server) prepareRequest(r *http.Request, route *routers.Route) error {
 	span.SetName(name)
 	span.SetAttributes(attribute.String("http.route", route.Path))
 
-	info := requestFromContext(r.Context())
-	info.path = metricsPathWithoutKinds(route) // until parseScope has found the kinds
-
 	target, err := s.parseScope(r)
+	info := requestFromContext(r.Context())
+	info.scope, info.path = target, metricsPath(route, target)
+
 	if err != nil {
 		return err
 	}
 
-	info.scope, info.path = target, metricsPath(r, route)
-
-	if err := s.authorize(r, route); err != nil {
+	if err := authorize(r, route, roles); err != nil {
 		return err
 	}
 
@@ -149,4 +144,20 @@ func (s *Server) prepareRequest(r *http.Request, route *routers.Route) error {
 	}
 
 	return validateRequest(r, route)
+}
+
+var pathVariable = regexp.MustCompile(`{[^}]*}`)
+
+// metricsPath returns a route's path for metrics, with the kinds of the scope. Everything else in it that clients choose is
+// replaced by "-", because each path has metrics of its own.
+func metricsPath(route *routers.Route, target scope) string {
+	kinds := map[string]*entity.Kind{"{plural}": cmp.Or(target.parent, target.kind), "{children}": target.kind}
+
+	return BasePath + pathVariable.ReplaceAllStringFunc(route.Path, func(name string) string {
+		if kind := kinds[name]; kind != nil {
+			return kind.Plural
+		}
+
+		return "-"
+	})
 }

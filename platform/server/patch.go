@@ -15,19 +15,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// PatchResource changes a resource.
-func (s *Server) PatchResource(w http.ResponseWriter, r *http.Request, _ string, _ openapi.PatchResourceParams) {
-	out, err := s.patchResource(r)
-	s.writeResponse(w, r, out, err)
-}
-
+// patchResource changes a resource.
 func (s *Server) patchResource(r *http.Request) (response, error) {
 	body, err := decodeBody[openapi.ResourcePatch](r)
 	if err != nil {
 		return response{}, err
 	}
 
-	return s.changeResource(r.Context(), requestFromContext(r.Context()).scope, http.StatusOK,
+	return s.changeResource(r.Context(), http.StatusOK,
 		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
 			return u.patch(ctx, r, body)
 		})

@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"k8s.io/utils/ptr"
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
@@ -26,15 +26,12 @@ import (
 // maxPage is the largest page number. Larger ones have no resources either.
 const maxPage = 1 << 30
 
-// GetResource returns a resource.
-func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
-	out, err := s.getResource(r.Context(), requestFromContext(r.Context()).scope, ptr.Deref(params.Search, ""))
-	s.writeResponse(w, r, out, err)
-}
-
-// getResource returns the resource that target names. If the search condition is not empty and does not
+// getResource returns the resource that the request names. If the request has a search condition that does not
 // hold for the resource, getResource returns a not-found error.
-func (s *Server) getResource(ctx context.Context, target scope, condition string) (response, error) {
+func (s *Server) getResource(r *http.Request) (response, error) {
+	ctx, condition := r.Context(), r.URL.Query().Get("search")
+	target := requestFromContext(ctx).scope
+
 	resource, err := s.findResource(ctx, s.store.Get, target)
 	if err != nil {
 		return response{}, err
@@ -61,37 +58,33 @@ func (s *Server) getResource(ctx context.Context, target scope, condition string
 	return out, err
 }
 
-// ListResources returns a page of resources.
-func (s *Server) ListResources(w http.ResponseWriter, r *http.Request, params openapi.ListResourcesParams) {
-	out, err := s.listResources(r.Context(), requestFromContext(r.Context()).scope, params)
-	s.writeResponse(w, r, out, err)
-}
-
 // listResources returns one page of resources, with only the requested fields if the query names any.
-func (s *Server) listResources(ctx context.Context, target scope, query openapi.ListResourcesParams) (response, error) {
-	fields, err := parseFields(query.Fields)
+func (s *Server) listResources(r *http.Request) (response, error) {
+	ctx, query := r.Context(), r.URL.Query()
+	target := requestFromContext(ctx).scope
+
+	fields, err := parseFields(query.Get("fields"))
 	if err != nil {
 		return response{}, err
 	}
 
-	if (query.RefType == nil) != (query.RefTargetId == nil) {
+	if query.Has("ref_type") != query.Has("ref_target_id") {
 		return response{}, newInvalid(entity.FieldError{Field: "ref_type", Message: "has to be set together with ref_target_id"})
 	}
 
-	where, err := newPosition(query.Page, query.Offset, query.Size)
+	where, err := newPosition(query)
 	if err != nil {
 		return response{}, err
 	}
 
-	if err := s.checkKind(query.Kind); err != nil {
+	if err := s.checkKind(query.Get("kind")); err != nil {
 		return response{}, err
 	}
 
 	listQuery := store.ListQuery{
-		Search: ptr.Deref(query.Search, ""), Order: ptr.Deref(query.Order, "created_time desc"),
-		Offset: where.offset, Size: where.size,
-		RefType: ptr.Deref(query.RefType, ""), RefTargetID: ptr.Deref(query.RefTargetId, ""),
-		Kind: ptr.Deref(query.Kind, ""), Tenancy: requestFromContext(ctx).tenancy,
+		Search: query.Get("search"), Order: query.Get("order"), Offset: where.offset, Size: where.size,
+		RefType: query.Get("ref_type"), RefTargetID: query.Get("ref_target_id"),
+		Kind: query.Get("kind"), Tenancy: requestFromContext(ctx).tenancy,
 	}
 
 	if target.kind != nil {
@@ -163,16 +156,11 @@ func (s *Server) encodeItem(r store.Resource, fields selection) (json.RawMessage
 	return json.Marshal(selected)
 }
 
-// ListResourceStatuses returns the statuses that adapters have reported for a resource.
-func (s *Server) ListResourceStatuses(
-	w http.ResponseWriter, r *http.Request, _ string, params openapi.ListResourceStatusesParams,
-) {
-	out, err := s.listStatuses(r.Context(), requestFromContext(r.Context()).scope, params)
-	s.writeResponse(w, r, out, err)
-}
-
 // listStatuses returns one page of the adapter statuses of a resource. search can only select adapters.
-func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.ListResourceStatusesParams) (response, error) {
+func (s *Server) listStatuses(r *http.Request) (response, error) {
+	ctx, query := r.Context(), r.URL.Query()
+	target := requestFromContext(ctx).scope
+
 	if _, err := s.findResource(ctx, s.store.Get, target); err != nil {
 		return response{}, err
 	}
@@ -182,8 +170,8 @@ func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.L
 		return response{}, err
 	}
 
-	if query.Search != nil && *query.Search != "" {
-		adapters, err := search.ParseOneOf("adapter", *query.Search)
+	if condition := query.Get("search"); condition != "" {
+		adapters, err := search.ParseOneOf("adapter", condition)
 		if err != nil {
 			return response{}, newQueryError("search", err)
 		}
@@ -193,11 +181,11 @@ func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.L
 		})
 	}
 
-	if err := sortStatuses(found, ptr.Deref(query.Order, "adapter")); err != nil {
+	if err := sortStatuses(found, cmp.Or(query.Get("order"), "adapter")); err != nil {
 		return response{}, err
 	}
 
-	where, err := newPosition(query.Page, query.Offset, query.Size)
+	where, err := newPosition(query)
 	if err != nil {
 		return response{}, err
 	}
@@ -227,15 +215,26 @@ func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.L
 // position is the part of a list that a request names.
 type position struct{ page, offset, size int }
 
-func newPosition(page, offset, size *int) (position, error) {
-	if page != nil && offset != nil {
+func newPosition(query url.Values) (position, error) {
+	if query.Has("page") && query.Has("offset") {
 		return position{}, newInvalid(entity.FieldError{Field: "offset", Message: "cannot be set together with page"})
 	}
 
-	out := position{page: ptr.Deref(page, 1), size: ptr.Deref(size, 20)}
-	out.offset = ptr.Deref(offset, (min(out.page, maxPage)-1)*out.size)
+	out := position{page: parseNumber(query, "page", 1), size: parseNumber(query, "size", 20)}
+	out.offset = parseNumber(query, "offset", (min(out.page, maxPage)-1)*out.size)
 
 	return out, nil
+}
+
+// parseNumber returns a number in the query of a request, which matches the OpenAPI document. It returns fallback if the
+// query does not have it.
+func parseNumber(query url.Values, name string, fallback int) int {
+	number, err := strconv.Atoi(query.Get(name))
+	if err != nil {
+		return fallback
+	}
+
+	return number
 }
 
 // sortStatuses sorts statuses by a field and a direction. Equal statuses stay ordered by adapter.
@@ -277,20 +276,15 @@ func newQueryError(field string, err error) error {
 	}
 }
 
-// ListChanges returns the changes after a cursor.
-func (s *Server) ListChanges(w http.ResponseWriter, r *http.Request, params openapi.ListChangesParams) {
-	out, err := s.listChanges(r.Context(), params)
-	s.writeResponse(w, r, out, err)
-}
-
 // listChanges returns the changes after a cursor. If there are none, it waits for one, up to the time in
 // the query or until the program shuts down.
-func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParams) (response, error) {
-	if err := s.checkKind(query.Kind); err != nil {
+func (s *Server) listChanges(r *http.Request) (response, error) {
+	ctx, query := r.Context(), r.URL.Query()
+	cursor, wait := query.Get("after"), time.Duration(parseNumber(query, "wait", 0))*time.Second
+
+	if err := s.checkKind(query.Get("kind")); err != nil {
 		return response{}, err
 	}
-
-	cursor, wait := ptr.Deref(query.After, ""), time.Duration(ptr.Deref(query.Wait, 0))*time.Second
 
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -303,7 +297,7 @@ func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParam
 	}
 
 	feed, err := s.store.Changes(waitCtx, store.ChangeQuery{
-		After: cursor, Kind: ptr.Deref(query.Kind, ""), Tenancy: requestFromContext(ctx).tenancy, Limit: ptr.Deref(query.Limit, 500),
+		After: cursor, Kind: query.Get("kind"), Tenancy: requestFromContext(ctx).tenancy, Limit: parseNumber(query, "limit", 0),
 		Wait: wait,
 	})
 
@@ -329,8 +323,8 @@ func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParam
 
 // checkKind returns an error if the kind is not registered. Otherwise a misspelled kind would
 // return an empty result.
-func (s *Server) checkKind(kind *string) error {
-	if name := ptr.Deref(kind, ""); name != "" && s.registry.ByKind(name) == nil {
+func (s *Server) checkKind(name string) error {
+	if name != "" && s.registry.ByKind(name) == nil {
 		return newInvalid(entity.FieldError{Field: "kind", Message: "is not a registered kind"})
 	}
 

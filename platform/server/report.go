@@ -17,12 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// PutResourceStatus stores an adapter's report on a resource.
-func (s *Server) PutResourceStatus(w http.ResponseWriter, r *http.Request, _ string, _ openapi.PutResourceStatusParams) {
-	out, err := s.putStatus(r)
-	s.writeResponse(w, r, out, err)
-}
-
 // putStatus stores the report of an adapter. The response is 201 with the stored status, or 204 if
 // the report was discarded because it has nothing new.
 func (s *Server) putStatus(r *http.Request) (response, error) {

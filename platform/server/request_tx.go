@@ -58,14 +58,13 @@ func runTx[T any](
 	return out, nil
 }
 
-// changeResource locks the resource that a scope names, runs a function on it, and returns the
+// changeResource locks the resource that the request names, runs a function on it, and returns the
 // response with the result.
 func (s *Server) changeResource(
-	ctx context.Context, target scope, status int,
-	do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
+	ctx context.Context, status int, do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
 ) (response, error) {
 	out, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
-		r, err := u.findResource(ctx, u.tx.GetForUpdate, target)
+		r, err := u.findResource(ctx, u.tx.GetForUpdate, requestFromContext(ctx).scope)
 		if err != nil {
 			return r, err
 		}

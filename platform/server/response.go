@@ -70,17 +70,6 @@ func readSpec(ctx context.Context) (json.RawMessage, error) {
 	return body.Spec, nil
 }
 
-// writeResponse writes the response of an operation, or its error.
-func (s *Server) writeResponse(w http.ResponseWriter, r *http.Request, out response, err error) {
-	if err == nil {
-		err = out.write(w, r)
-	}
-
-	if err != nil {
-		s.writeError(w, r, err)
-	}
-}
-
 // response is the result of every operation: a status, and a body unless the status is 204.
 type response struct {
 	status int

@@ -143,11 +143,10 @@ func (c caller) hasRole(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(role string) bool { return slices.Contains(c.roles, role) })
 }
 
-// authorize returns an error if the caller's roles do not allow the request. Whether an adapter
+// authorize returns an error if the caller has none of the roles that the operation requires. Whether an adapter
 // reports under its own name is checked later by authorizeReport, because it depends on the body.
-func (s *Server) authorize(r *http.Request, route *routers.Route) error {
+func authorize(r *http.Request, route *routers.Route, roles []string) error {
 	caller := requestFromContext(r.Context()).caller
-	roles := requiredRoles(route.Operation.OperationID)
 
 	switch {
 	case caller.isUnrestricted:
@@ -160,28 +159,6 @@ func (s *Server) authorize(r *http.Request, route *routers.Route) error {
 		return nil
 	default:
 		return newProblem(CodeForbidden, "this requires the role %s", strings.Join(roles, " or "))
-	}
-}
-
-const operationPutLease = "putLease"
-
-// requiredRoles returns the roles of which a caller needs one for an operation that writes, by the
-// operation's ID in the OpenAPI document. It returns nil for other operations. The server does not
-// start if an operation that writes is missing here (findRoute).
-func requiredRoles(operation string) []string {
-	switch operation {
-	case "createResource", "createKind", "createChild",
-		"patchResource", "patchKind", "patchChild",
-		"deleteResource", "deleteKind", "deleteChild":
-		return []string{platform.RoleWriter, platform.RoleAdmin}
-	case "forceDeleteResource", "forceDeleteKind", "forceDeleteChild":
-		return []string{platform.RoleAdmin}
-	case "putResourceStatus", "putKindStatus", "putChildStatus":
-		return []string{platform.RoleAdapter}
-	case operationPutLease:
-		return []string{platform.RoleSentinel}
-	default:
-		return nil
 	}
 }
 

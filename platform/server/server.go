@@ -78,15 +78,10 @@ type Server struct {
 	contract *openapi3.T
 	issuers  []issuer
 	metrics  *serverMetrics
-	routes   *mux
+	routes   *http.ServeMux
 	// holders are the last holders of leases, by the name of the lease.
 	holders *lru.Cache
 }
-
-// The generated interface has the operations on /resources. Requests to collections of kinds and
-// below parents use the same operations. The request's scope says which resources the path names.
-// The parameters that the generated code reads from the path are ignored.
-var _ ServerInterface = (*Server)(nil)
 
 // New returns the handler of the API. The error names all problems of the registered
 // kinds.
@@ -97,7 +92,8 @@ func New(options Options) (http.Handler, error) {
 	options.StuckAfter = cmp.Or(max(options.StuckAfter, 0), defaultStuckAfter)
 
 	s := &Server{
-		options: options, store: options.Store, clock: options.Clock, log: options.Log, holders: lru.New(maxHolders),
+		options: options, store: options.Store, clock: options.Clock, log: options.Log, routes: http.NewServeMux(),
+		holders: lru.New(maxHolders),
 	}
 
 	if err := s.load(); err != nil {
@@ -151,19 +147,8 @@ func (s *Server) load() error {
 	return errors.Join(problems...)
 }
 
-func (s *Server) registerRoutes() error {
-	s.routes = &mux{ServeMux: http.NewServeMux(), server: s}
-	HandlerWithOptions(s, StdHTTPServerOptions{
-		BaseURL: BasePath, BaseRouter: s.routes,
-		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.writeError(w, r, newMalformed(err)) },
-	})
-	s.routes.registerDisallowedMethods()
-
-	return errors.Join(s.routes.errs...)
-}
-
-// newMalformed returns an error for a value that the generated code could not parse although it
-// matches the OpenAPI document, for example a number that is too large for its type.
+// newMalformed returns an error for a value that could not be parsed although it matches the OpenAPI document, for example
+// a number that is too large for its type.
 func newMalformed(err error) error {
 	return newInvalid(entity.FieldError{Field: "request", Message: err.Error()})
 }
