@@ -226,7 +226,6 @@ generate: ## generate CRDs, deep copies, RBAC roles, gRPC code, reference pages,
 			paths=./$$area/... paths=./cmd/hyperfleet/operator/... output:rbac:dir=deploy/rbac; \
 	done
 	@hack/openapi.sh
-	@hack/sqlc.sh
 	@bin/protogen . hypervisor/external/providerpb/provider.proto bin/protoc-gen-go bin/protoc-gen-go-grpc
 	@for program in apidoc configdoc taskdoc monitoring; do $(as_programs) go run ./hack/$$program; done
 

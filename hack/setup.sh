@@ -16,7 +16,7 @@
 # managers  kube-controller-manager, with the same version and from the same sources.
 # kubectl   kubectl, with the same version and from the same sources.
 # lint      golangci-lint, built from its Go module.
-# generate  controller-gen, oapi-codegen, sqlc, and protogen with its plug-ins, built from their Go modules.
+# generate  controller-gen, oapi-codegen, and protogen with its plug-ins, built from their Go modules.
 # spire     spire-server and spire-agent, built from their Go module.
 # vault     a Vault core with the backends that the tests use, built from its Go module. It is the secrets manager
 #           in tests and not part of a release.
@@ -197,7 +197,7 @@ for group in "${@:-kube managers kubectl lint generate spire vault s3 packages w
 		managers) plan+=("kube kube-controller-manager about_a_minute") ;;
 		kubectl) plan+=("kube kubectl about_a_minute") ;;
 		lint) plan+=("build golangci-lint golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint about_2_minutes_on_two_cores") ;;
-		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores" "build protogen protogen . a_few_seconds" "build protoc-gen-go protogen google.golang.org/protobuf/cmd/protoc-gen-go a_few_seconds" "build protoc-gen-go-grpc protogen google.golang.org/grpc/cmd/protoc-gen-go-grpc a_few_seconds") ;;
+		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build protogen protogen . a_few_seconds" "build protoc-gen-go protogen google.golang.org/protobuf/cmd/protoc-gen-go a_few_seconds" "build protoc-gen-go-grpc protogen google.golang.org/grpc/cmd/protoc-gen-go-grpc a_few_seconds") ;;
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		s3) plan+=("build versitygw versitygw github.com/versity/versitygw/cmd/versitygw about_a_minute_on_two_cores") ;;

@@ -136,7 +136,7 @@ func insertCluster(ctx context.Context, tx *store.Tx, name string) error {
 		return err
 	}
 
-	return tx.SetConditions(ctx, stored.ID, []openapi.ResourceCondition{{
+	return tx.SetConditions(stored.ID, []openapi.ResourceCondition{{
 		Type: "Reconciled", Status: "True", ObservedGeneration: 1, CreatedTime: now, LastUpdatedTime: now, LastTransitionTime: now,
 	}})
 }

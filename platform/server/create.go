@@ -66,7 +66,9 @@ func (s *Server) createResource(r *http.Request) (response, error) {
 			return next, err
 		}
 
-		return created, u.tx.RecordChange(ctx, created, store.OperationCreated)
+		u.tx.RecordChange(created, store.OperationCreated)
+
+		return created, nil
 	})
 
 	if err != nil {

@@ -243,11 +243,10 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, er
 		return false, err
 	}
 
-	if n.Resource, err = u.tx.Update(ctx, n.Resource); err != nil {
-		return false, err
-	}
+	n.Resource, err = u.tx.Update(ctx, n.Resource)
+	u.tx.RecordChange(n.Resource, store.OperationDeleting)
 
-	return false, u.tx.RecordChange(ctx, n.Resource, store.OperationDeleting)
+	return false, err
 }
 
 // releaseOrphans removes the owner of the children that stay. They keep their generation, so no adapter changes anything.
@@ -264,9 +263,7 @@ func (u *requestTx) releaseOrphans(ctx context.Context, n *node) error {
 		}
 
 		child.OwnerID, child.OwnerKind = "", ""
-		if err := u.tx.RecordChange(ctx, child, store.OperationUpdated); err != nil {
-			return err
-		}
+		u.tx.RecordChange(child, store.OperationUpdated)
 	}
 
 	return nil
@@ -330,9 +327,7 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 	}
 
 	for _, n := range slices.Backward(tree.nodes()) {
-		if err := u.tx.RecordChange(ctx, n.Resource, store.OperationRemoved); err != nil {
-			return store.AuditEntry{}, err
-		}
+		u.tx.RecordChange(n.Resource, store.OperationRemoved)
 	}
 
 	var referrers []string

@@ -67,11 +67,9 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 	}
 
 	stored, err := u.tx.Update(ctx, next)
-	if err != nil {
-		return r, err
-	}
+	u.tx.RecordChange(stored, store.OperationUpdated)
 
-	return stored, u.tx.RecordChange(ctx, stored, store.OperationUpdated)
+	return stored, err
 }
 
 // applyPatch validates a patch and returns the patched resource. References are nil if the patch

@@ -88,9 +88,7 @@ func (u *requestTx) report(ctx context.Context, target scope, report openapi.Sta
 	}
 
 	stored := conditions.NewStatus(report, previous, u.now)
-	if err := u.tx.PutStatus(ctx, r.ID, stored); err != nil {
-		return response{}, err
-	}
+	u.tx.PutStatus(r.ID, stored)
 
 	out := response{status: http.StatusCreated, body: stored}
 

@@ -257,10 +257,12 @@ func (u *requestTx) updateConditions(
 	r.Conditions = list
 
 	if !hasChanged {
-		return in, false, u.tx.SetReported(ctx, r.ID, list)
+		u.tx.SetReported(r.ID, list)
+
+		return in, false, nil
 	}
 
-	return in, true, u.tx.SetConditions(ctx, r.ID, list)
+	return in, true, u.tx.SetConditions(r.ID, list)
 }
 
 // isRepeatedReport returns true if the time of the report has not become earlier, and is the only difference
@@ -330,22 +332,21 @@ func (u *requestTx) updateOrRemove(ctx context.Context, kind *entity.Kind, r *st
 		return false, err
 	}
 
-	if !conditions.IsFinished(in) {
-		if !hasChanged {
-			return false, nil
-		}
-
-		return false, u.tx.RecordChange(ctx, *r, store.OperationStatus)
+	if conditions.IsFinished(in) {
+		return true, u.removeResource(ctx, *r)
 	}
 
-	return true, u.removeResource(ctx, *r)
+	if hasChanged {
+		u.tx.RecordChange(*r, store.OperationStatus)
+	}
+
+	return false, nil
 }
 
 // removeResource removes a resource from the database and records the change.
 func (u *requestTx) removeResource(ctx context.Context, r store.Resource) error {
-	if err := u.tx.Remove(ctx, r.ID); err != nil {
-		return err
-	}
+	err := u.tx.Remove(ctx, r.ID)
+	u.tx.RecordChange(r, store.OperationRemoved)
 
-	return u.tx.RecordChange(ctx, r, store.OperationRemoved)
+	return err
 }

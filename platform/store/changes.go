@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/utils/ptr"
+	"github.com/jackc/pgx/v5"
 
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 // Operations of changes.
@@ -38,6 +38,12 @@ const (
 	// The interval doubles with each poll up to maxBlockedPollInterval.
 	minBlockedPollInterval = 10 * time.Millisecond
 	maxBlockedPollInterval = 320 * time.Millisecond
+
+	pruneInterval = 5 * time.Minute
+	// pruneBatchSize is the maximum number of changes that one transaction removes.
+	pruneBatchSize = 5000
+	// pruneLock is the advisory lock that a replica holds while it prunes.
+	pruneLock = 0x6879_7066_0002
 )
 
 // Change is one change of a resource.
@@ -80,18 +86,12 @@ type Feed struct {
 // Tenancy and Generation. The change is written with the next query of the transaction or with its
 // commit, and readers are notified after the commit. The same transaction must have locked or
 // inserted the resource.
-func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation string) error {
-	err := tx.deferred.RecordChange(ctx, db.RecordChangeParams{
-		Kind: resource.Kind, ResourceID: resource.ID, OwnerID: toPointer(resource.OwnerID), Tenancy: orEmpty(resource.Tenancy),
-		Generation: resource.Generation, Operation: operation,
-	})
-	if err != nil {
-		return fmt.Errorf("record change of %s %s (%s): %w", resource.Kind, resource.ID, operation, classifyError(err))
-	}
+func (tx *Tx) RecordChange(resource Resource, operation string) {
+	tx.session.pending.Queue(`-- name: RecordChange
+insert into changes (kind, resource_id, owner_id, tenancy, generation, operation) values ($1, $2, $3, $4, $5, $6)`,
+		resource.Kind, resource.ID, toPointer(resource.OwnerID), orEmpty(resource.Tenancy), resource.Generation, operation)
 
 	tx.hasChanges = true
-
-	return nil
 }
 
 // waker notifies any number of waiters that the feed may have changed.
@@ -189,16 +189,41 @@ func (s *Store) waitForChange(ctx context.Context, deadline <-chan time.Time, wa
 	}
 }
 
-func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
-	var current db.FeedPositionRow
+// feedHorizon is the last number that was drawn, and the number up to which all transactions have ended.
+type feedHorizon struct{ LastSeq, Horizon int64 }
 
-	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) error {
-		state, err := queries.FeedHorizon(ctx)
+func readHorizon(ctx context.Context, to querier) (feedHorizon, error) {
+	return queryOne(ctx, to, pgx.RowToStructByName[feedHorizon], `-- name: FeedHorizon
+select h.drawn::bigint as last_seq, h.horizon::bigint as horizon from change_horizon() h`)
+}
+
+// feedPosition is the newest position up to a number. IsKnown is true if the change that a cursor names exists, or is the
+// last one that was pruned.
+type feedPosition struct {
+	Seq, Token int64
+	IsKnown    bool
+}
+
+func readPosition(ctx context.Context, to querier, after cursor, upToSeq int64) (feedPosition, error) {
+	return queryOne(ctx, to, pgx.RowToStructByName[feedPosition], `-- name: FeedPosition
+select newest.seq, newest.token,
+       exists (select from changes where seq = $1 and token = $2)
+       or exists (select from feed where floor = $1 and floor_token = $2) as is_known
+from ((select changes.seq, changes.token from changes where changes.seq <= $3 order by changes.seq desc limit 1)
+      union all (select feed.floor, feed.floor_token from feed)
+      order by seq desc limit 1) newest`, after.seq, after.token, upToSeq)
+}
+
+func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
+	var current feedPosition
+
+	err := s.runRepeatable(ctx, func(ctx context.Context) error {
+		state, err := readHorizon(ctx, s.pool)
 		if err != nil {
 			return err
 		}
 
-		current, err = queries.FeedPosition(ctx, db.FeedPositionParams{UpToSeq: state.Horizon})
+		current, err = readPosition(ctx, s.pool, cursor{}, state.Horizon)
 
 		return err
 	})
@@ -212,6 +237,12 @@ func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 	return Feed{Next: latest.encode()}, nil
 }
 
+// changeRow is a change with its position.
+type changeRow struct {
+	Seq, Token int64
+	Change
+}
+
 // changesPage is the result of one read of the feed.
 type changesPage struct {
 	items []Change
@@ -221,14 +252,9 @@ type changesPage struct {
 	isBlocked bool
 }
 
-func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQuery) (changesPage, error) {
-	var page changesPage
-
-	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		page, err = readPage(ctx, queries, position, db.ListChangesParams{
-			AfterSeq: position.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
-			MaxRows: int32(query.Limit), //nolint:gosec // at most maxChanges
-		})
+func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQuery) (page changesPage, err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context) (err error) {
+		page, err = readPage(ctx, s.pool, position, query)
 
 		return err
 	})
@@ -245,22 +271,21 @@ func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQu
 // have ended. Each query sees what was committed before it began, so the order of the queries matters.
 // The first query reads the horizon, the second one the changes, and the last one whether the change that the
 // cursor names still exists, or is the last one that was pruned.
-func readPage(ctx context.Context, queries *db.Queries, position cursor, params db.ListChangesParams) (changesPage, error) {
-	state, err := queries.FeedHorizon(ctx)
+func readPage(ctx context.Context, to querier, position cursor, query ChangeQuery) (changesPage, error) {
+	state, err := readHorizon(ctx, to)
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	params.UpToSeq = state.Horizon
-
-	rows, err := queries.ListChanges(ctx, params)
+	rows, err := queryAll(ctx, to, pgx.RowToStructByName[changeRow], `-- name: ListChanges
+select seq, token, kind, resource_id as id, coalesce(owner_id::text, '') as owner_id, generation, operation from changes
+where seq > $1 and seq <= $2 and ($3::text = '' or kind = $3) and tenancy @> $4
+order by seq limit $5`, position.seq, state.Horizon, query.Kind, orEmpty(query.Tenancy), query.Limit)
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	newest, err := queries.FeedPosition(ctx, db.FeedPositionParams{
-		AfterSeq: position.seq, AfterToken: position.token, UpToSeq: state.Horizon,
-	})
+	newest, err := readPosition(ctx, to, position, state.Horizon)
 	if err != nil {
 		return changesPage{}, err
 	}
@@ -276,17 +301,78 @@ func readPage(ctx context.Context, queries *db.Queries, position cursor, params 
 	}
 
 	for _, row := range rows {
-		page.items = append(page.items, Change{
-			Kind: row.Kind, ID: row.ResourceID, OwnerID: ptr.Deref(row.OwnerID, ""), Generation: row.Generation,
-			Operation: row.Operation,
-		})
+		page.items = append(page.items, row.Change)
 	}
 
 	// After a full page, the next one continues with the row after its last row.
-	if len(rows) == int(params.MaxRows) {
+	if len(rows) == query.Limit {
 		last := rows[len(rows)-1]
 		page.next = cursor{token: last.Token, seq: last.Seq}
 	}
 
 	return page, nil
+}
+
+// runPruner removes old changes until ctx ends.
+func (s *Store) runPruner(ctx context.Context) {
+	for retry.Sleep(ctx, s.options.Clock, pruneInterval) == nil {
+		if _, err := s.PruneChanges(ctx, s.options.ChangesRetention); err != nil && ctx.Err() == nil {
+			s.options.Log.Warn("could not remove old changes: retry later", "error", err)
+		}
+	}
+}
+
+// PruneChanges removes the changes that are older than the retention, by the database's clock, and
+// returns their number. Cursors from before these changes become invalid. It removes nothing while
+// another replica prunes. The store calls it periodically.
+func (s *Store) PruneChanges(ctx context.Context, retention time.Duration) (int64, error) {
+	var total int64
+
+	for {
+		removed, err := s.pruneOneBatch(ctx, retention)
+		if err != nil {
+			return total, fmt.Errorf("remove old changes: %w", err)
+		}
+
+		total += removed
+
+		if removed < pruneBatchSize {
+			return total, nil
+		}
+	}
+}
+
+func (s *Store) pruneOneBatch(parent context.Context, retention time.Duration) (removed int64, err error) {
+	err = s.runRepeatable(parent, func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			isLocked, err := queryOne(ctx, tx, pgx.RowTo[bool], "-- name: LockPruning\nselect pg_try_advisory_xact_lock($1)", pruneLock)
+			if err != nil || !isLocked {
+				return err
+			}
+
+			removed, err = queryOne(ctx, tx, pgx.RowTo[int64], `-- name: PruneChanges
+with kept as (
+    select least(
+        (select c.horizon + 1 from change_horizon() c),
+        (select changes.seq from changes
+         where changes.at >= clock_timestamp() - make_interval(secs => $1::double precision)
+         order by changes.seq limit 1)
+    ) as first
+), gone as (
+    delete from changes where changes.seq in (
+        select old.seq from changes old where old.seq < (select kept.first from kept) order by old.seq limit $2
+    ) returning changes.seq, changes.token
+), floor as (
+    update feed set floor = newest.seq, floor_token = newest.token
+    from (select gone.seq, gone.token from gone order by gone.seq desc limit 1) newest
+    where newest.seq > feed.floor
+    returning 1
+)
+select count(*) from gone`, retention.Seconds(), pruneBatchSize)
+
+			return err
+		})
+	})
+
+	return removed, err
 }

@@ -97,6 +97,15 @@ func sqlState(err error) string {
 	return ""
 }
 
+// wrapf adds what has failed to an error of the database, which it classifies. It returns nil for nil.
+func wrapf(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+
+	return fmt.Errorf(format+": %w", append(args, classifyError(err))...)
+}
+
 // classifyError converts an error of the database to an error of this package. If there is no
 // matching one, it returns the error unchanged.
 func classifyError(err error) error {

@@ -248,9 +248,7 @@ func updateResource(ctx context.Context, tx *store.Tx, id string) error {
 // recordChange records a change that the database has before the transaction ends, because the next
 // read sends it.
 func recordChange(ctx context.Context, tx *store.Tx, r store.Resource, operation string) error {
-	if err := tx.RecordChange(ctx, r, operation); err != nil {
-		return err
-	}
+	tx.RecordChange(r, operation)
 
 	_, err := tx.Get(ctx, r.ID)
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 const (
@@ -29,10 +28,26 @@ const (
 type incarnation struct {
 	mu sync.Mutex
 	// server is the server that this process has checked.
-	server db.ServerIdentityRow
+	server serverIdentity
 	// latest is the position of the newest change that this process has seen. It is nil if there is none.
 	latest *cursor
 	group  singleflight.Group
+}
+
+// serverIdentity identifies a server and its start.
+type serverIdentity struct{ Server, Started string }
+
+func readServerIdentity(ctx context.Context, to querier) (serverIdentity, error) {
+	return queryOne(ctx, to, pgx.RowToStructByName[serverIdentity], `-- name: ServerIdentity
+select i.server, i.started from server_identity() i`)
+}
+
+// recordedIncarnation is the incarnation in the database. IsDropped is true if its reports were dropped, IsOwn is false
+// after the database was restored from a dump.
+type recordedIncarnation struct {
+	serverIdentity
+
+	IsDropped, IsOwn bool
 }
 
 // asLatest and asRead are the values of the parameter isLatest.
@@ -49,14 +64,14 @@ func (i *incarnation) remember(position cursor, isLatest bool) {
 	}
 }
 
-func (i *incarnation) known() (db.ServerIdentityRow, *cursor) {
+func (i *incarnation) known() (serverIdentity, *cursor) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
 	return i.server, i.latest
 }
 
-func (i *incarnation) set(server db.ServerIdentityRow, isDropped bool) {
+func (i *incarnation) set(server serverIdentity, isDropped bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
@@ -82,7 +97,7 @@ func (s *Store) openIncarnation(ctx context.Context) error {
 // checkServer is called for each new connection of the pool, before it is used. A restart, a failover and a recovery
 // end all connections, so nothing is read from another server before this check.
 func (s *Store) checkServer(ctx context.Context, conn *pgx.Conn) error {
-	current, err := db.New(conn).ServerIdentity(ctx)
+	current, err := readServerIdentity(ctx, conn)
 
 	switch known, _ := s.incarnation.known(); {
 	case sqlState(err) == codeUndefinedFunction:
@@ -126,7 +141,7 @@ func (s *Store) enterIncarnation(parent context.Context, conn *pgx.Conn) error {
 	defer cancel()
 
 	var (
-		current db.ServerIdentityRow
+		current serverIdentity
 		why     string
 		dropped int64
 	)
@@ -136,35 +151,36 @@ func (s *Store) enterIncarnation(parent context.Context, conn *pgx.Conn) error {
 			return err
 		}
 
-		queries := db.New(tx)
-
 		// The lock makes other replicas wait until the reports are dropped.
-		previous, err := queries.LockIncarnation(ctx)
+		previous, err := queryOne(ctx, tx, pgx.RowToStructByName[recordedIncarnation], `-- name: LockIncarnation
+select i.server, i.started, i.is_dropped, i.xmin::text = i.written_by as is_own from incarnation i for update`)
 		if err != nil {
 			return err
 		}
 
-		if current, err = queries.ServerIdentity(ctx); err != nil {
+		if current, err = readServerIdentity(ctx, tx); err != nil {
 			return err
 		}
 
-		if why, err = s.findLoss(ctx, queries, previous, current); err != nil {
+		if why, err = s.findLoss(ctx, tx, previous, current); err != nil {
 			return err
 		}
 
-		if why == "" && previous.IsOwn && previous.Server == current.Server && previous.Started == current.Started {
+		if why == "" && previous.IsOwn && previous.serverIdentity == current {
 			return nil
 		}
 
 		if why != "" {
-			if dropped, err = s.dropReports(ctx, queries); err != nil {
+			if dropped, err = s.dropReports(ctx, tx); err != nil {
 				return err
 			}
 		}
 
-		return queries.WriteIncarnation(ctx, db.WriteIncarnationParams{
-			Server: current.Server, Started: current.Started, IsDropped: why != "",
-		})
+		_, err = tx.Exec(ctx, `-- name: WriteIncarnation
+update incarnation set written_by = pg_current_xact_id()::xid::text, server = $1, started = $2, is_dropped = $3`,
+			current.Server, current.Started, why != "")
+
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("check whether the database was restored: %w", classifyError(err))
@@ -183,9 +199,9 @@ func (s *Store) enterIncarnation(parent context.Context, conn *pgx.Conn) error {
 
 // findLoss returns why changes may be lost, or an empty string if none are.
 func (s *Store) findLoss(
-	ctx context.Context, queries *db.Queries, previous db.LockIncarnationRow, current db.ServerIdentityRow,
+	ctx context.Context, to querier, previous recordedIncarnation, current serverIdentity,
 ) (string, error) {
-	isHandled := previous.Server == current.Server && previous.Started == current.Started
+	isHandled := previous.serverIdentity == current
 	_, latest := s.incarnation.known()
 
 	switch {
@@ -201,7 +217,7 @@ func (s *Store) findLoss(
 		return "the database's server was restarted while the API did not run", nil
 	}
 
-	position, err := queries.FeedPosition(ctx, db.FeedPositionParams{AfterSeq: latest.seq, AfterToken: latest.token})
+	position, err := readPosition(ctx, to, *latest, 0)
 	if err != nil || position.IsKnown {
 		return "", err
 	}
@@ -209,13 +225,30 @@ func (s *Store) findLoss(
 	return "the newest change that was read does not exist any more", nil
 }
 
-func (s *Store) dropReports(ctx context.Context, queries *db.Queries) (int64, error) {
+func (s *Store) dropReports(ctx context.Context, to querier) (int64, error) {
 	// Requests lock a resource before anything that depends on it.
-	if err := queries.LockResources(ctx); err != nil {
+	if _, err := to.Exec(ctx, "-- name: LockResources\nlock table resources in exclusive mode"); err != nil {
 		return 0, err
 	}
 
-	return queries.DropReports(ctx, db.DropReportsParams{
-		Reason: conditions.ReasonDatabaseRestored, Message: restoredMessage, Now: normalizeTime(s.options.Clock.Now()),
-	})
+	return queryOne(ctx, to, pgx.RowTo[int64], `-- name: DropReports
+with gone as (
+    delete from statuses returning statuses.resource_id
+), changed as (
+    update resources
+    set reported = '{}', conditions = (
+        select coalesce(jsonb_object_agg(c.key, case when c.key <> 'Reconciled' then c.value else c.value
+            || jsonb_build_object('status', 'False', 'reason', $1::text, 'message', $2::text, 'observed_generation', 0)
+            || case when c.value ->> 'status' = 'False' then '{}' else jsonb_build_object('last_transition_time', $3::timestamptz) end
+        end), '{}')
+        from jsonb_each(resources.conditions) c where c.key in ('Reconciled', 'LastKnownReconciled')
+    )
+    where resources.id in (select gone.resource_id from gone) or resources.conditions @> '{"Reconciled": {"status": "True"}}'
+    returning resources.*
+), recorded as (
+    insert into changes (kind, resource_id, owner_id, tenancy, generation, operation)
+    select changed.kind, changed.id, changed.owner_id, changed.tenancy, changed.generation, 'status' from changed
+    returning 1
+)
+select count(*) from recorded`, conditions.ReasonDatabaseRestored, restoredMessage, normalizeTime(s.options.Clock.Now()))
 }

@@ -12,22 +12,24 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 // leaseAttempts is the number of attempts to acquire a lease. An attempt fails if the lease is
 // released between its two statements.
 const leaseAttempts = 3
 
+// leaseColumns has a column for each field of openapi.Lease.
+const leaseColumns = `extract(epoch from expires_at - clock_timestamp())::double precision as expires_in_seconds, holder, name`
+
 // PutLease gives a free or expired lease to the holder, or renews the holder's own lease. If ttl is
 // 0 or negative, it releases the holder's lease. It returns the current lease, whose holder is
 // empty if the lease is free. All times come from the database's clock.
 func (s *Store) PutLease(ctx context.Context, name, holder string, ttl time.Duration) (lease openapi.Lease, err error) {
-	err = s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context) (err error) {
 		if ttl <= 0 {
-			lease, err = releaseLease(ctx, queries, name, holder)
+			lease, err = s.releaseLease(ctx, name, holder)
 		} else {
-			lease, err = takeLease(ctx, queries, db.TakeLeaseParams{Name: name, Holder: holder, TtlSeconds: ttl.Seconds()})
+			lease, err = s.takeLease(ctx, name, holder, ttl)
 		}
 
 		return err
@@ -39,39 +41,42 @@ func (s *Store) PutLease(ctx context.Context, name, holder string, ttl time.Dura
 	return lease, nil
 }
 
-func releaseLease(ctx context.Context, queries *db.Queries, name, holder string) (openapi.Lease, error) {
-	if _, err := queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: name, Holder: holder}); err != nil {
+func (s *Store) releaseLease(ctx context.Context, name, holder string) (openapi.Lease, error) {
+	if _, err := s.pool.Exec(ctx, `-- name: ReleaseLease
+delete from leases where name = $1 and holder = $2`, name, holder); err != nil {
 		return openapi.Lease{}, err
 	}
 
-	return currentLease(ctx, queries, name)
+	return s.currentLease(ctx, name)
 }
 
-func takeLease(ctx context.Context, queries *db.Queries, params db.TakeLeaseParams) (openapi.Lease, error) {
+func (s *Store) takeLease(ctx context.Context, name, holder string, ttl time.Duration) (openapi.Lease, error) {
 	for range leaseAttempts {
-		lease, err := queries.TakeLease(ctx, params)
-		if err == nil {
-			return openapi.Lease(lease), nil
-		}
-
+		lease, err := queryOne(ctx, s.pool, pgx.RowToStructByName[openapi.Lease], `-- name: TakeLease
+insert into leases (name, holder, expires_at)
+values ($1, $2, clock_timestamp() + make_interval(secs => $3::double precision))
+on conflict (name) do update set holder = excluded.holder, expires_at = excluded.expires_at
+where leases.holder = excluded.holder or leases.expires_at <= clock_timestamp()
+returning `+leaseColumns, name, holder, ttl.Seconds())
 		if !errors.Is(err, pgx.ErrNoRows) {
-			return openapi.Lease{}, err
+			return lease, err
 		}
 
-		current, err := currentLease(ctx, queries, params.Name)
+		current, err := s.currentLease(ctx, name)
 		if err != nil || current.Holder != "" {
 			return current, err
 		}
 	}
 
-	return openapi.Lease{Name: params.Name}, nil
+	return openapi.Lease{Name: name}, nil
 }
 
-func currentLease(ctx context.Context, queries *db.Queries, name string) (openapi.Lease, error) {
-	row, err := queries.GetLease(ctx, name)
+func (s *Store) currentLease(ctx context.Context, name string) (openapi.Lease, error) {
+	lease, err := queryOne(ctx, s.pool, pgx.RowToStructByName[openapi.Lease], `-- name: GetLease
+select `+leaseColumns+` from leases where name = $1 and expires_at > clock_timestamp()`, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return openapi.Lease{Name: name}, nil
 	}
 
-	return openapi.Lease(row), err
+	return lease, err
 }

@@ -9,11 +9,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/platform/search"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 // MaxListBytes is the maximum size of a page in bytes. A page has at least one item, whatever its size.
@@ -24,14 +24,6 @@ const (
 
 	// firstFetch is the number of rows after which the size of a page is estimated.
 	firstFetch = 8
-
-	declarePage = "-- name: DeclarePage :exec\ndeclare page no scroll cursor for"
-
-	// columns are the columns of db.ResourceRow in its order. They are listed by name, so that a
-	// replica of an earlier version keeps working while a later version adds columns.
-	columns = `r.id, r.kind, r.name, r.spec, r.labels, r.tenancy, r.generation, r.owner_id, r.owner_kind, r.conditions,
-	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by, r.refs,
-	r.reported`
 )
 
 // ListQuery selects resources. Resources that are being deleted are included.
@@ -57,11 +49,9 @@ type ListQuery struct {
 }
 
 // Get returns a resource, even if it is being deleted. Errors: ErrNotFound.
-func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
-	var resource Resource
-
-	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		resource, err = getResource(ctx, queries, id)
+func (s *Store) Get(ctx context.Context, id string) (resource Resource, err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context) (err error) {
+		resource, err = getResource(ctx, s.pool, id)
 
 		return err
 	})
@@ -77,8 +67,6 @@ func (s *Store) List(ctx context.Context, query ListQuery) (page []Resource, tot
 		return nil, 0, err
 	}
 
-	var rows []db.ResourceRow
-
 	err = s.runSnapshot(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		// The statement is planned for its values each time, because they decide which index helps.
 		args := append([]any{pgx.QueryExecModeDescribeExec}, statement.args...)
@@ -91,7 +79,7 @@ func (s *Store) List(ctx context.Context, query ListQuery) (page []Resource, tot
 			return err
 		}
 
-		rows, err = fetchPage(ctx, tx)
+		page, err = fetchPage(ctx, tx)
 
 		return err
 	})
@@ -99,16 +87,17 @@ func (s *Store) List(ctx context.Context, query ListQuery) (page []Resource, tot
 		return nil, 0, fmt.Errorf("list resources: %w", err)
 	}
 
-	return fromRows(rows), total, nil
+	return page, total, nil
 }
 
 // fetchPage returns the first rows of the cursor page, up to MaxListBytes. It fetches only as many rows at once
 // as will probably fit, because rows that are not used cost the database and the network as much as others.
-func fetchPage(ctx context.Context, tx pgx.Tx) (rows []db.ResourceRow, err error) {
+func fetchPage(ctx context.Context, tx pgx.Tx) (page []Resource, err error) {
 	size, count := 0, firstFetch
+	page = []Resource{}
 
 	for {
-		fetch := fmt.Sprintf("-- name: ListResources :many\nfetch forward %d from page", count)
+		fetch := fmt.Sprintf("-- name: ListResources\nfetch forward %d from page", count)
 
 		found, err := tx.Query(ctx, fetch, pgx.QueryExecModeDescribeExec)
 		if err != nil {
@@ -122,25 +111,25 @@ func fetchPage(ctx context.Context, tx pgx.Tx) (rows []db.ResourceRow, err error
 				size += len(value)
 			}
 
-			if len(rows) > 0 && size > MaxListBytes {
+			if len(page) > 0 && size > MaxListBytes {
 				break
 			}
 
-			row, err := pgx.RowToStructByPos[db.ResourceRow](found)
+			r, err := toResource(found)
 			if err != nil {
 				return nil, err
 			}
 
-			rows = append(rows, row)
+			page = append(page, r)
 		}
 
 		found.Close()
 
 		if err := found.Err(); err != nil || fetched < count || size >= MaxListBytes {
-			return rows, err
+			return page, err
 		}
 
-		count = max((MaxListBytes-size)/(size/len(rows)), 1)
+		count = max((MaxListBytes-size)/(size/len(page)), 1)
 	}
 }
 
@@ -168,12 +157,13 @@ func (q *ListQuery) buildStatement() (listStatement, error) {
 	size := cmp.Or(max(q.Size, 0), defaultSize)
 
 	return listStatement{
-		count: "-- name: CountResources :one\nselect count(*) from resources r where " + where,
+		count: "-- name: CountResources\nselect count(*) from resources r where " + where,
 		// For resources on earlier pages, only the columns of the condition and the order are read.
-		page: fmt.Sprintf(declarePage+`
+		page: fmt.Sprintf(`-- name: DeclarePage
+declare page no scroll cursor for
 with page as materialized (select r.id from resources r where %[1]s order by %[2]s limit %[3]d offset %[4]d)
 select %[5]s from resource_rows r where r.id in (select id from page) order by %[2]s`,
-			where, order, size, max(q.Offset, 0), columns),
+			where, order, size, max(q.Offset, 0), resourceColumns),
 		args: args.Values(),
 	}, nil
 }
@@ -236,4 +226,37 @@ func matchID(column, id string, args *search.Args) string {
 	}
 
 	return column + " = " + args.Add(id) + "::uuid"
+}
+
+// Pending has the number of resources of one kind whose condition Reconciled is False.
+type Pending struct {
+	Kind string
+	// Deleting is true if the resources are those whose deletion was requested, and false if they are the others.
+	Deleting bool
+	// Count is their number, and Stuck the number of those that have been in this state for longer than the threshold,
+	// counted from the request for deletion if there is one.
+	Count, Stuck int64
+	// LongestSeconds is the time of the resource that has been stuck for longest, 0 if none is.
+	LongestSeconds float64
+}
+
+// Pending counts the resources that are not reconciled, by kind and by whether they are being
+// deleted. The parameter now is the time of the clock that conditions are written with.
+func (s *Store) Pending(ctx context.Context, now time.Time, stuckAfter time.Duration) (counts []Pending, err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context) (err error) {
+		counts, err = queryAll(ctx, s.pool, pgx.RowToStructByName[Pending], `-- name: Pending
+with waiting as (
+    select kind, deleted_time is not null as deleting,
+           greatest((conditions -> 'Reconciled' ->> 'last_transition_time')::timestamptz, deleted_time) as since
+    from resources where conditions @> '{"Reconciled": {"status": "False"}}' and (select check_incarnation())
+)
+select kind, deleting, count(*) as count, (count(*) filter (where since < $1::timestamptz)) as stuck,
+       coalesce(extract(epoch from ($2::timestamptz - min(since) filter (where since < $1))), 0)::double precision
+           as longest_seconds
+from waiting group by kind, deleting order by kind collate "C", deleting`, now.Add(-stuckAfter), now)
+
+		return err
+	})
+
+	return counts, wrapf(err, "count resources that are not reconciled")
 }

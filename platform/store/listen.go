@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/hyperfleet/hyperfleet/kit/retry"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 const (
@@ -149,8 +148,10 @@ func (s *Store) runAnnouncer(ctx context.Context) {
 			hasNewChanges = true
 		}
 
-		err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) error {
-			return queries.AnnounceChanges(ctx, s.id)
+		err := s.runRepeatable(ctx, func(ctx context.Context) error {
+			_, err := s.pool.Exec(ctx, "-- name: AnnounceChanges\nselect pg_notify($1, $2)", channel, s.id)
+
+			return err
 		})
 		if err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("could not notify other replicas of changes: they find them with their next poll", "error", err)

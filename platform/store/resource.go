@@ -10,10 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/utils/ptr"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 // Resource is a stored resource of any kind.
@@ -41,9 +40,9 @@ type Resource struct {
 	OwnerID   string
 	OwnerKind string
 	// References are the references by type, in the order in which they were set.
-	References map[string][]Ref
+	References map[string][]Ref `db:"-"`
 	// Conditions are sorted by type.
-	Conditions []openapi.ResourceCondition
+	Conditions []openapi.ResourceCondition `db:"-"`
 }
 
 // IsDeleting returns true if the deletion of the resource was requested.
@@ -55,9 +54,12 @@ type Ref struct {
 	Kind string `json:"kind"`
 }
 
-// InboundRef is a reference as its target sees it. SourceDeleting is true if the deletion of the
-// source was requested.
-type InboundRef = db.InboundReferencesRow
+// InboundRef is a reference as its target sees it.
+type InboundRef struct {
+	SourceID, SourceKind, Type string
+	// SourceDeleting is true if the deletion of the source was requested.
+	SourceDeleting bool
+}
 
 // maxTenancy is the maximum size of a tenancy's JSON in bytes. The tenancy is part of the index of
 // names, whose entries have at most about 2,700 bytes.
@@ -104,8 +106,8 @@ func orEmpty(values map[string]string) map[string]string {
 
 // conditionsByType returns conditions by type. It returns an error if a type is listed more than
 // once.
-func conditionsByType(conditions []openapi.ResourceCondition) (db.Conditions, error) {
-	out := make(db.Conditions, len(conditions))
+func conditionsByType(conditions []openapi.ResourceCondition) (map[string]openapi.ResourceCondition, error) {
+	out := make(map[string]openapi.ResourceCondition, len(conditions))
 
 	for _, condition := range normalizeConditions(conditions) {
 		if _, isDuplicate := out[condition.Type]; isDuplicate {
@@ -118,15 +120,33 @@ func conditionsByType(conditions []openapi.ResourceCondition) (db.Conditions, er
 	return out, nil
 }
 
-func fromRow(row *db.ResourceRow) Resource {
-	r := Resource{
-		ID: row.ID, Kind: row.Kind, Name: row.Name, Spec: row.Spec, Labels: row.Labels, Tenancy: row.Tenancy,
-		Generation: row.Generation, CreatedTime: row.CreatedTime, UpdatedTime: row.UpdatedTime, DeletedTime: row.DeletedTime,
-		CreatedBy: row.CreatedBy, UpdatedBy: row.UpdatedBy, DeletedBy: row.DeletedBy,
-		OwnerID: ptr.Deref(row.OwnerID, ""), OwnerKind: ptr.Deref(row.OwnerKind, ""),
-	}
+// resourceColumns has a column for each field of resourceRow. They are listed by name, so that a replica of an earlier
+// version keeps working while a later version adds columns.
+const resourceColumns = `r.id, r.kind, r.name, r.spec, r.labels, r.tenancy, r.generation,
+	coalesce(r.owner_id::text, '') as owner_id, coalesce(r.owner_kind, '') as owner_kind,
+	r.conditions as conditions_by_type, r.reported, r.refs,
+	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by`
 
-	for _, condition := range row.Conditions {
+// resourceRow is a row of the view resource_rows.
+type resourceRow struct {
+	Resource
+
+	ConditionsByType map[string]openapi.ResourceCondition
+	// Reported has the times at which unchanged conditions were last reported, by type.
+	Reported map[string]time.Time
+	Refs     []struct {
+		Ref
+
+		Type string `json:"type"`
+	}
+}
+
+// toResource returns the resource of a row of the view resource_rows.
+func toResource(from pgx.CollectableRow) (Resource, error) {
+	row, err := pgx.RowToStructByName[resourceRow](from)
+	r := row.Resource
+
+	for _, condition := range row.ConditionsByType {
 		// If another version of the program has written the condition since, its time may be later.
 		if reportedTime := row.Reported[condition.Type]; reportedTime.After(condition.LastUpdatedTime) {
 			condition.LastUpdatedTime = reportedTime
@@ -140,19 +160,10 @@ func fromRow(row *db.ResourceRow) Resource {
 			r.References = map[string][]Ref{}
 		}
 
-		r.References[ref.Type] = append(r.References[ref.Type], Ref{ID: ref.ID, Kind: ref.Kind})
+		r.References[ref.Type] = append(r.References[ref.Type], ref.Ref)
 	}
 
-	return r.normalize()
-}
-
-func fromRows(rows []db.ResourceRow) []Resource {
-	resources := make([]Resource, 0, len(rows))
-	for i := range rows {
-		resources = append(resources, fromRow(&rows[i]))
-	}
-
-	return resources
+	return r.normalize(), err
 }
 
 func toPointer(s string) *string {

@@ -23,7 +23,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 const (
@@ -77,7 +76,6 @@ func (o *Options) setDefaults() {
 type Store struct {
 	options Options
 	pool    *pgxpool.Pool
-	queries *db.Queries
 	// lastConfig is the configuration of the last valid URL.
 	lastConfig atomic.Pointer[pgx.ConnConfig]
 	// leaveServer closes the connections to the server of the last URL. It is nil until the pool exists.
@@ -129,8 +127,6 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-
-	s.queries = db.New(s.pool)
 
 	leave := func() {
 		s.pool.Reset()
@@ -220,11 +216,14 @@ var errProbed = errors.New("the database can be written")
 // Ping returns an error if the database can't be used now. It writes and rolls back, because the server can
 // allow only reads, for example after a failover. The schema can be that of an earlier version after a restore.
 func (s *Store) Ping(parent context.Context) error {
-	err := s.runRepeatable(parent, func(ctx context.Context, _ *db.Queries) error {
+	err := s.runRepeatable(parent, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			queries := s.queries.WithTx(tx)
+			_, errProbe := tx.Exec(ctx, `-- name: Probe
+insert into leases (name, holder, expires_at) values ($1, '', clock_timestamp())`, "probe/"+s.id)
+			errSchema := checkSchema(ctx, tx)
+			_, errIncarnation := tx.Exec(ctx, "-- name: CheckIncarnation\nselect check_incarnation()")
 
-			return cmp.Or(queries.Probe(ctx, "probe/"+s.id), checkSchema(ctx, tx), queries.CheckIncarnation(ctx), errProbed)
+			return cmp.Or(errProbe, errSchema, errIncarnation, errProbed)
 		})
 	})
 	if !errors.Is(err, errProbed) {
@@ -272,13 +271,13 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 }
 
 // runRepeatable runs queries that have the same result if they are run twice. It runs them again if prepareRetry permits it.
-func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
+func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
-	err := run(ctx, s.queries)
+	err := run(ctx)
 	if err != nil && ctx.Err() == nil && s.prepareRetry(ctx, err, notCommitting) {
-		err = run(ctx, s.queries)
+		err = run(ctx)
 	}
 
 	return classifyError(err)
@@ -286,7 +285,7 @@ func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Conte
 
 // runSnapshot runs queries that only read and that see the same snapshot of the database.
 func (s *Store) runSnapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.runRepeatable(parent, func(ctx context.Context, _ *db.Queries) error {
+	return s.runRepeatable(parent, func(ctx context.Context) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
 		return pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return run(ctx, tx) })

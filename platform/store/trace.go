@@ -57,11 +57,11 @@ func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 	}
 }
 
-// parseQueryName returns GetResource for "-- name: GetResource :one". For a statement without such
+// parseQueryName returns GetResource for "-- name: GetResource". For a statement without such
 // a line it returns the first word: begin, commit or rollback.
 func parseQueryName(sql string) string {
 	if nameLine, ok := strings.CutPrefix(sql, "-- name: "); ok {
-		name, _, _ := strings.Cut(nameLine, " ")
+		name, _, _ := strings.Cut(nameLine, "\n")
 
 		return name
 	}

@@ -10,11 +10,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 // txAttempts is how often a transaction is run that PostgreSQL aborted because of a conflict
@@ -23,10 +25,7 @@ const txAttempts = 10
 
 // Tx is a transaction (Store.InTx). Only one goroutine at a time may use it.
 type Tx struct {
-	queries *db.Queries
-	// deferred runs statements that only return an error. The next query or the commit returns it.
-	deferred *db.Queries
-	session  *session
+	session *session
 	// hasChanges is true if a change was recorded.
 	hasChanges bool
 }
@@ -65,7 +64,7 @@ func (s *Store) runInSession(
 	session := newSession(conn.Conn())
 	defer session.rollback(ctx)
 
-	tx := &Tx{queries: db.New(session), deferred: db.New(queryRecorder{&session.pending}), session: session}
+	tx := &Tx{session: session}
 	if err := run(ctx, tx); err != nil {
 		return false, false, err
 	}
@@ -93,13 +92,25 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 		}
 	}
 
-	params, err := insertParams(&r)
+	conditions, err := conditionsByType(r.Conditions)
 	if err != nil {
 		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, err)
 	}
 
-	if r.Spec, err = tx.queries.InsertResource(ctx, params); err != nil {
-		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, classifyError(err))
+	if tenancy, err := json.Marshal(r.Tenancy); err != nil || len(tenancy) > maxTenancy {
+		return Resource{}, fmt.Errorf("insert %s %s: %w: the tenancy has %d bytes, more than %d",
+			r.Kind, r.Name, ErrUnstorable, len(tenancy), maxTenancy)
+	}
+
+	r.Spec, err = queryOne(ctx, tx.session, pgx.RowTo[json.RawMessage], `-- name: InsertResource
+insert into resources (id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions,
+                       created_time, updated_time, deleted_time, created_by, updated_by, deleted_by)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+returning spec`,
+		r.ID, r.Kind, r.Name, r.Spec, r.Labels, r.Tenancy, r.Generation, toPointer(r.OwnerID), toPointer(r.OwnerKind), conditions,
+		r.CreatedTime, r.UpdatedTime, r.DeletedTime, r.CreatedBy, r.UpdatedBy, r.DeletedBy)
+	if err != nil {
+		return Resource{}, wrapf(err, "insert %s %s", r.Kind, r.Name)
 	}
 
 	r.References, err = tx.addReferences(ctx, r.ID, r.References)
@@ -107,27 +118,20 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 	return r, err
 }
 
-func insertParams(r *Resource) (db.InsertResourceParams, error) {
-	conditions, err := conditionsByType(r.Conditions)
-	if err != nil {
-		return db.InsertResourceParams{}, err
-	}
+// target is a resource that something is added to.
+type target struct {
+	ID, Kind string
+	Deleting bool
+}
 
-	if tenancy, err := json.Marshal(r.Tenancy); err != nil || len(tenancy) > maxTenancy {
-		return db.InsertResourceParams{}, fmt.Errorf("%w: the tenancy has %d bytes, more than %d",
-			ErrUnstorable, len(tenancy), maxTenancy)
-	}
-
-	return db.InsertResourceParams{
-		ID: r.ID, Kind: r.Kind, Name: r.Name, Spec: r.Spec, Labels: r.Labels, Tenancy: r.Tenancy, Generation: r.Generation,
-		OwnerID: toPointer(r.OwnerID), OwnerKind: toPointer(r.OwnerKind), Conditions: conditions,
-		CreatedTime: r.CreatedTime, UpdatedTime: r.UpdatedTime, DeletedTime: r.DeletedTime,
-		CreatedBy: r.CreatedBy, UpdatedBy: r.UpdatedBy, DeletedBy: r.DeletedBy,
-	}, nil
+// share locks resources, so that they are not deleted before the end of the transaction.
+func (tx *Tx) share(ctx context.Context, ids ...string) ([]target, error) {
+	return queryAll(ctx, tx.session, pgx.RowToStructByName[target], `-- name: ShareResources
+select id, kind, deleted_time is not null as deleting from resources where id = any ($1::uuid[]) order by id for share`, ids)
 }
 
 func (tx *Tx) lockOwner(ctx context.Context, id string) error {
-	rows, err := tx.queries.ShareResources(ctx, []string{id})
+	rows, err := tx.share(ctx, id)
 
 	switch {
 	case err != nil:
@@ -143,34 +147,46 @@ func (tx *Tx) lockOwner(ctx context.Context, id string) error {
 
 // Get returns a resource, even if it is being deleted. Errors: ErrNotFound.
 func (tx *Tx) Get(ctx context.Context, id string) (Resource, error) {
-	return getResource(ctx, tx.queries, id)
+	return getResource(ctx, tx.session, id)
 }
 
 // GetForUpdate returns a resource and locks it until the end of the transaction. Other transactions
 // can still read it, but have to wait to change it, own it or refer to it. Errors: ErrNotFound.
 func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
-	if !isID(id) {
-		return Resource{}, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
+	r, isLocked, err := tx.lock(ctx, id, `-- name: LockResource
+select id from resources where id = $1 for no key update`, func(*pgx.Batch) {})
+	if err == nil && !isLocked {
+		err = fmt.Errorf("lock resource %s: %w", id, ErrNotFound)
 	}
 
-	var row db.ResourceRow
+	return r, err
+}
 
-	// The read is a separate statement, so that it sees everything that the previous holder of the
-	// lock has written, including references.
-	err := tx.session.sendTogether(ctx, func(queries *db.Queries) error {
-		_, err := queries.LockResource(ctx, id)
+// lock sends a statement that locks a resource, a read of the resource, and the queries that more adds, together. The read is
+// a separate statement, so that it sees everything that the previous holder of the lock has written, including references.
+func (tx *Tx) lock(
+	ctx context.Context, id, statement string, more func(*pgx.Batch),
+) (r Resource, isLocked bool, err error) {
+	if !isID(id) {
+		return r, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
+	}
 
-		return err
-	}, func(queries *db.Queries) (err error) {
-		row, err = queries.GetResource(ctx, id)
+	batch := tx.session.pending
+	batch.Queue(statement, id).Exec(func(result pgconn.CommandTag) error {
+		isLocked = result.RowsAffected() > 0
+
+		return nil
+	})
+	batch.Queue(selectResource, id).Query(func(rows pgx.Rows) (err error) {
+		r, err = pgx.CollectOneRow(rows, toResource)
 
 		return err
 	})
-	if err != nil {
-		return Resource{}, fmt.Errorf("lock resource %s: %w", id, classifyError(err))
-	}
+	more(batch)
 
-	return fromRow(&row), nil
+	err = tx.session.flush(ctx)
+
+	return r, isLocked, wrapf(err, "lock resource %s", id)
 }
 
 // TryGetForUpdate returns a resource with its statuses, and locks it like GetForUpdate. If the
@@ -179,33 +195,17 @@ func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 func (tx *Tx) TryGetForUpdate(
 	ctx context.Context, id string,
 ) (r Resource, reports []openapi.AdapterStatus, isLocked bool, err error) {
-	if !isID(id) {
-		return Resource{}, nil, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
-	}
+	r, isLocked, err = tx.lock(ctx, id, `-- name: TryLockResource
+select id from resources where id = $1 and (deleted_time is null or owner_id is null) for no key update`,
+		func(batch *pgx.Batch) {
+			batch.Queue(selectStatuses, id).Query(func(rows pgx.Rows) (err error) {
+				reports, err = pgx.CollectRows(rows, toStatus)
 
-	var (
-		rows int64
-		row  db.ResourceRow
-	)
+				return err
+			})
+		})
 
-	err = tx.session.sendTogether(ctx, func(queries *db.Queries) (err error) {
-		rows, err = queries.TryLockResource(ctx, id)
-
-		return err
-	}, func(queries *db.Queries) (err error) {
-		row, err = queries.GetResource(ctx, id)
-
-		return err
-	}, func(queries *db.Queries) (err error) {
-		reports, err = listStatuses(ctx, queries, id)
-
-		return err
-	})
-	if err != nil {
-		return Resource{}, nil, false, fmt.Errorf("lock resource %s: %w", id, classifyError(err))
-	}
-
-	return fromRow(&row), reports, rows > 0, nil
+	return r, reports, isLocked, err
 }
 
 // isID returns true if the text is a UUID as this package formats them.
@@ -215,17 +215,17 @@ func isID(id string) bool {
 	return err == nil && parsed.String() == id
 }
 
-func getResource(ctx context.Context, queries *db.Queries, id string) (Resource, error) {
+const selectResource = "-- name: GetResource\nselect " + resourceColumns +
+	" from resource_rows r where r.id = $1 and (select check_incarnation())"
+
+func getResource(ctx context.Context, to querier, id string) (Resource, error) {
 	if !isID(id) {
 		return Resource{}, fmt.Errorf("get resource %q: %w", id, ErrNotFound)
 	}
 
-	row, err := queries.GetResource(ctx, id)
-	if err != nil {
-		return Resource{}, fmt.Errorf("get resource %s: %w", id, classifyError(err))
-	}
+	r, err := queryOne(ctx, to, toResource, selectResource, id)
 
-	return fromRow(&row), nil
+	return r, wrapf(err, "get resource %s", id)
 }
 
 // Update writes Spec, Labels, Generation, Conditions, and the times and users of the last update
@@ -239,101 +239,87 @@ func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
 	}
 
-	r.Spec, err = tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
-		ID: r.ID, Spec: r.Spec, Labels: r.Labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
-		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: conditions,
-	})
-	if err != nil {
-		return r, fmt.Errorf("update resource %s: %w", r.ID, classifyError(err))
-	}
+	r.Spec, err = queryOne(ctx, tx.session, pgx.RowTo[json.RawMessage], `-- name: UpdateResource
+update resources
+set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8,
+    conditions = $9, reported = '{}'
+where id = $1
+returning spec`,
+		r.ID, r.Spec, r.Labels, r.Generation, r.UpdatedTime, r.UpdatedBy, r.DeletedTime, r.DeletedBy, conditions)
 
-	return r, nil
+	return r, wrapf(err, "update resource %s", r.ID)
 }
 
-// SetConditions replaces the conditions of a resource that is locked by GetForUpdate. It returns
-// ErrUnstorable, but the end of the transaction may return this error instead.
-func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
-	typedConditions, err := conditionsByType(conditions)
+// SetConditions replaces the conditions of a resource that is locked by GetForUpdate. If they can't be stored
+// (ErrUnstorable), the next query or the commit returns the error.
+func (tx *Tx) SetConditions(id string, conditions []openapi.ResourceCondition) error {
+	byType, err := conditionsByType(conditions)
 	if err != nil {
 		return fmt.Errorf("set conditions of %s: %w", id, err)
 	}
 
-	if err := tx.deferred.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: typedConditions}); err != nil {
-		return fmt.Errorf("set conditions of %s: %w", id, classifyError(err))
-	}
+	tx.session.pending.Queue("-- name: SetConditions\nupdate resources set conditions = $2, reported = '{}' where id = $1", id, byType)
 
 	return nil
 }
 
 // SetReported records when the unchanged conditions of a resource that is locked by GetForUpdate
-// were last reported. It writes no index. It returns ErrUnstorable, but the end of the transaction
-// may return this error instead.
-func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
-	reported := db.Reported{}
+// were last reported. It writes no index.
+func (tx *Tx) SetReported(id string, conditions []openapi.ResourceCondition) {
+	reported := map[string]time.Time{}
 	for _, condition := range normalizeConditions(conditions) {
 		reported[condition.Type] = condition.LastUpdatedTime
 	}
 
-	if err := tx.deferred.SetReported(ctx, db.SetReportedParams{ID: id, Reported: reported}); err != nil {
-		return fmt.Errorf("set report time of %s: %w", id, classifyError(err))
-	}
-
-	return nil
+	tx.session.pending.Queue("-- name: SetReported\nupdate resources set reported = $2 where id = $1", id, reported)
 }
 
 // ClearOwner removes the owner of a resource that is locked by GetForUpdate. Errors: ErrExists if another resource
 // without an owner has the name.
 func (tx *Tx) ClearOwner(ctx context.Context, id string) error {
-	if err := tx.queries.ClearOwner(ctx, id); err != nil {
-		return fmt.Errorf("remove owner of %s: %w", id, classifyError(err))
-	}
+	_, err := tx.session.Exec(ctx, "-- name: ClearOwner\nupdate resources set owner_id = null, owner_kind = null where id = $1", id)
 
-	return nil
+	return wrapf(err, "remove owner of %s", id)
 }
 
 // Remove removes resources with their statuses and outbound references. Inbound references stay.
 // Errors: ErrHasChildren if one of them owns a resource that is not among them.
 func (tx *Tx) Remove(ctx context.Context, ids ...string) error {
-	err := tx.queries.RemoveResources(ctx, ids)
-
-	switch {
-	case sqlState(err) == codeForeignKey:
-		return fmt.Errorf("remove %d resources: %w", len(ids), ErrHasChildren)
-	case err != nil:
-		return fmt.Errorf("remove %d resources: %w", len(ids), classifyError(err))
-	default:
-		return nil
+	_, err := tx.session.Exec(ctx, "-- name: RemoveResources\ndelete from resources where id = any ($1::uuid[])", ids)
+	if sqlState(err) == codeForeignKey {
+		err = ErrHasChildren
 	}
+
+	return wrapf(err, "remove %d resources", len(ids))
 }
 
 // Children returns the IDs of the resources that a resource owns directly, including those that are being
 // deleted, ordered by kind and age.
 func (tx *Tx) Children(ctx context.Context, id string) ([]string, error) {
-	ids, err := tx.queries.Children(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("list children of %s: %w", id, classifyError(err))
-	}
+	ids, err := queryAll(ctx, tx.session, pgx.RowTo[string], `-- name: Children
+select id from resources where owner_id = $1 order by kind collate "C", created_time, id`, id)
 
-	return ids, nil
+	return ids, wrapf(err, "list children of %s", id)
 }
 
 // InboundReferences returns the references to resources, which may have been removed, ordered by
 // their source.
 func (tx *Tx) InboundReferences(ctx context.Context, ids ...string) ([]InboundRef, error) {
-	refs, err := tx.queries.InboundReferences(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("list references to %s: %w", strings.Join(ids, ", "), classifyError(err))
-	}
+	refs, err := queryAll(ctx, tx.session, pgx.RowToStructByName[InboundRef], `-- name: InboundReferences
+select f.source_id, r.kind as source_kind, f.ref_type as type, r.deleted_time is not null as source_deleting
+from resource_references f join resources r on r.id = f.source_id
+where f.target_id = any ($1::uuid[]) order by f.source_id, f.ref_type`, ids)
 
-	return refs, nil
+	return refs, wrapf(err, "list references to %s", strings.Join(ids, ", "))
 }
 
 // SetReferences replaces a resource's references and returns them as stored, each with the kind of
 // its target. It locks the targets. If a reference has a kind, its target must have the same kind.
 // Errors: *TargetError.
 func (tx *Tx) SetReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
-	if err := tx.queries.ClearReferences(ctx, id); err != nil {
-		return nil, fmt.Errorf("clear references of %s: %w", id, classifyError(err))
+	_, err := tx.session.Exec(ctx, "-- name: ClearReferences\ndelete from resource_references where source_id = $1", id)
+	if err != nil {
+		return nil, wrapf(err, "clear references of %s", id)
 	}
 
 	return tx.addReferences(ctx, id, references)
@@ -364,11 +350,11 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetDuplicate}
 			}
 
-			err = tx.queries.AddReference(ctx, db.AddReferenceParams{
-				SourceID: id, RefType: refType, TargetID: ref.ID, TargetKind: kind, Place: int32(place),
-			})
+			_, err = tx.session.Exec(ctx, `-- name: AddReference
+insert into resource_references (source_id, ref_type, target_id, target_kind, place) values ($1, $2, $3, $4, $5)`,
+				id, refType, ref.ID, kind, place)
 			if err != nil {
-				return nil, fmt.Errorf("set reference %s of %s to %s: %w", refType, id, ref.ID, classifyError(err))
+				return nil, wrapf(err, "set reference %s of %s to %s", refType, id, ref.ID)
 			}
 
 			added[refType] = append(added[refType], Ref{ID: ref.ID, Kind: kind})
@@ -379,7 +365,7 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 }
 
 // lockTargets locks all targets in the order of their IDs, and returns their kind and state.
-func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map[string]db.ShareResourcesRow, error) {
+func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map[string]target, error) {
 	var ids []string
 
 	for _, refType := range slices.Sorted(maps.Keys(references)) {
@@ -392,12 +378,12 @@ func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map
 		}
 	}
 
-	rows, err := tx.queries.ShareResources(ctx, ids)
+	rows, err := tx.share(ctx, ids...)
 	if err != nil {
 		return nil, classifyError(err)
 	}
 
-	targets := make(map[string]db.ShareResourcesRow, len(rows))
+	targets := make(map[string]target, len(rows))
 	for _, row := range rows {
 		targets[row.ID] = row
 	}
@@ -405,17 +391,39 @@ func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map
 	return targets, nil
 }
 
-func checkTarget(refType string, ref Ref, targets map[string]db.ShareResourcesRow) (string, error) {
-	target, found := targets[ref.ID]
+func checkTarget(refType string, ref Ref, targets map[string]target) (string, error) {
+	found, exists := targets[ref.ID]
 
 	switch {
-	case !found:
+	case !exists:
 		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetMissing}
-	case target.Deleting:
+	case found.Deleting:
 		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetDeleting}
-	case ref.Kind != "" && ref.Kind != target.Kind:
+	case ref.Kind != "" && ref.Kind != found.Kind:
 		return "", &TargetError{Type: refType, ID: ref.ID, Problem: TargetWrongKind}
 	default:
-		return target.Kind, nil
+		return found.Kind, nil
 	}
+}
+
+// AuditEntry records an action that can't be undone. The entry is kept after its resource was removed.
+type AuditEntry struct {
+	At time.Time
+	// Actor is the caller, empty if callers have no names.
+	Actor string
+	// Action is, for example, force-delete.
+	Action, Reason string
+	// ResourceID, Kind and Name are those of the resource in the request.
+	ResourceID, Kind, Name string
+	// Removed are the IDs of all resources that were removed.
+	Removed []string
+}
+
+// Audit adds an entry to the audit log.
+func (tx *Tx) Audit(ctx context.Context, entry AuditEntry) error {
+	_, err := tx.session.Exec(ctx, `-- name: AddAudit
+insert into audit (at, actor, action, reason, resource_id, kind, name, removed) values ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		normalizeTime(entry.At), entry.Actor, entry.Action, entry.Reason, entry.ResourceID, entry.Kind, entry.Name, entry.Removed)
+
+	return wrapf(err, "write audit log")
 }

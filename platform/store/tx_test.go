@@ -300,11 +300,9 @@ func TestStatuses(t *testing.T) {
 	second.LastReportTime = at.Add(time.Hour)
 	other := openapi.AdapterStatus{Adapter: "a", Conditions: []openapi.AdapterCondition{}}
 
-	runTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+	runTx(t, s, func(_ context.Context, tx *store.Tx) error {
 		for _, status := range []openapi.AdapterStatus{first, second, other} {
-			if err := tx.PutStatus(ctx, id, status); err != nil {
-				return err
-			}
+			tx.PutStatus(id, status)
 		}
 
 		return nil
@@ -330,8 +328,8 @@ func TestConditionsAreReplaced(t *testing.T) {
 	id := insert(t, s, c)[0].ID
 
 	set := func(conditions []openapi.ResourceCondition) error {
-		return s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-			return tx.SetConditions(ctx, id, conditions)
+		return s.InTx(context.Background(), func(_ context.Context, tx *store.Tx) error {
+			return tx.SetConditions(id, conditions)
 		})
 	}
 
@@ -356,13 +354,13 @@ func TestRepeatedReport(t *testing.T) {
 	c.Conditions = newReconciled("True", newTime())
 	id := insert(t, s, c)[0].ID
 
-	report := func(write func(*store.Tx) func(context.Context, string, []openapi.ResourceCondition) error, at time.Time) {
+	report := func(write func(*store.Tx, []openapi.ResourceCondition) error, at time.Time) {
 		t.Helper()
 
 		want := getResource(t, s, id).Conditions
 		want[0].LastUpdatedTime = at
 
-		runTx(t, s, func(ctx context.Context, tx *store.Tx) error { return write(tx)(ctx, id, want) })
+		runTx(t, s, func(_ context.Context, tx *store.Tx) error { return write(tx, want) })
 
 		if got := getResource(t, s, id).Conditions; !cmp.Equal(got, want) {
 			t.Errorf("conditions (-want +got):\n%s", cmp.Diff(want, got))
@@ -394,16 +392,18 @@ func TestRepeatedReport(t *testing.T) {
 	hour := newTime().Truncate(time.Hour)
 	before := indexed()
 
-	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
-		return tx.SetReported
+	report(func(tx *store.Tx, reported []openapi.ResourceCondition) error {
+		tx.SetReported(id, reported)
+
+		return nil
 	}, hour.Add(time.Hour))
 
 	if after := indexed(); after != before {
 		t.Errorf("the indexed column was written:\n%s\n%s", before, after)
 	}
 
-	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
-		return tx.SetConditions
+	report(func(tx *store.Tx, changed []openapi.ResourceCondition) error {
+		return tx.SetConditions(id, changed)
 	}, hour.Add(2*time.Hour))
 }
 
