@@ -293,7 +293,7 @@ func TestObjectsOfEarlierReleasesAreTakenOver(t *testing.T) {
 func TestClockIsNoContent(t *testing.T) {
 	t.Parallel()
 
-	for _, now := range []string{"{{ .now }}", "{{ now.UnixNano }}"} {
+	for _, now := range []string{"{{ .now }}", "{{ now }}"} {
 		f, _ := newLoggingFixture(t, strings.Replace(newSimpleTask(), "      data: {", `      data: {now: "`+now+`", `, 1))
 		f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 

@@ -92,7 +92,6 @@ func newFunctions(clk clock.PassiveClock, budget *templates.Budget) template.Fun
 		pipedPrefix + "replace": func(before, after, s any) (string, error) {
 			return replace(s, before, after)
 		},
-		pipedPrefix + methodFunction: newMethodFunc(budget),
 	}
 
 	// Go can range over numbers, and a range over a large number would not end.

@@ -387,7 +387,10 @@ func (l *loader) compileOptionalTemplate(keyPath strictyaml.Path, text string) *
 // checkVariable returns a message and a hint if the variable or its field does not exist or has no
 // value at this position in the file, and empty strings otherwise.
 func (l *loader) checkVariable(reference variableRef) (message, hint string) {
-	if reference.variable == nowVariable {
+	switch {
+	case reference.variable == nowVariable && reference.field != "":
+		return "now has no field " + reference.field, `for another format, write {{ now | date "2006-01-02" }}`
+	case reference.variable == nowVariable:
 		return "", ""
 	}
 

@@ -92,6 +92,7 @@ func TestErrorsHavePositions(t *testing.T) {
 		{"retention without a varying name", space + strings.Replace(versions, `{{ .id }}-{{ .now | lower | replace ":" "-" }}`, "job", 1), "resources[1].manifest.metadata.name: with retention, the name has to vary"},
 		{"retention by name", space + strings.Replace(versions, "by_selectors: {label_selector: {hyperfleet.io/resource-name: job}}", "by_name: x", 1), "retention needs by_selectors"},
 		{"retention of less than none", space + strings.Replace(versions, "historyLimit: 1", "historyLimit: -1, ttl: 2d", 1), `"2d" is not a duration`},
+		{"method of a time", space + "  when: {expression: 'true'}\n  lifecycle: {patch: [{when: {expression: 'true'}, document: {a: '{{ now.Unix }}', b: '{{ .now.Unix }}'}}]}", "now has no field Unix (for another format, write {{ now | date"},
 		{"retention expression", space + strings.Replace(versions, "historyLimit: 1", "expression: itm.x", 1), "unknown variable or function itm"},
 		{"item elsewhere", space + "  when: {expression: item.x}", "unknown variable or function item"},
 		{"missing discovery", strings.Replace(space, "  discovery: {by_name: \"{{ .id }}\"}", "", 1), "resources[0].discovery: a resource needs discovery"},

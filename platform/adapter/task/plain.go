@@ -30,7 +30,7 @@ func newPlainParts(root *parse.ListNode) []plainPart {
 			}
 
 			field, ok := typed.Pipe.Cmds[0].Args[0].(*parse.FieldNode)
-			if !ok || indexOfMethod(field.Ident[1:]) < len(field.Ident)-1 {
+			if !ok {
 				return nil
 			}
 

@@ -202,8 +202,7 @@ func (t *Template) readsNow() bool {
 }
 
 // walker finds the variables that a template uses, and rewrites the template's tree. It renames functions whose
-// text is piped in. It appends functions of this package to pipes of actions and ranges, and replaces calls of
-// methods with function calls.
+// text is piped in, and appends functions of this package to pipes of actions and ranges.
 type walker struct {
 	// dotIsRoot is true if the dot has the variables of the template as its fields. It is false inside
 	// range and with, and in templates that the source defines.
@@ -269,6 +268,10 @@ func (w *walker) walkNode(in parse.Node) {
 		w.readsClock = w.readsClock || typed.Ident == nowVariable
 	case *parse.ChainNode:
 		w.walkNode(typed.Node)
+
+		if function, ok := typed.Node.(*parse.IdentifierNode); ok {
+			w.addReference(append([]string{function.Ident}, typed.Field...)) // such as now.Unix
+		}
 	case *parse.IfNode:
 		w.walkBranch(&typed.BranchNode, w.dotIsRoot)
 	case *parse.RangeNode:
@@ -314,7 +317,5 @@ func (w *walker) walkPipe(in *parse.PipeNode) {
 
 			w.walkNode(arg)
 		}
-
-		w.replaceMethods(command)
 	}
 }
