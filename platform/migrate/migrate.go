@@ -7,8 +7,9 @@ import (
 	"fmt"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
+
+const kindAdapter = "file of an adapter"
 
 // Checks return the problems of converted configurations: what the program that reads them would refuse.
 type Checks struct {
@@ -54,8 +55,10 @@ func File(name string, checks Checks) (*Result, error) {
 	case has(keys, "broker"):
 		c.result.Kind = "configuration of the broker"
 		c.convertBroker()
+	case has(keys, "adapter") || has(keys, "clients"):
+		return convertDeployment(name, text, keys), nil
 	default:
-		return convertAdapter(name)
+		return convertTaskFile(name, text)
 	}
 
 	result, err := c.finish()
@@ -72,17 +75,5 @@ func File(name string, checks Checks) (*Result, error) {
 }
 
 func checkNothing(string, []byte) strictyaml.Problems { return nil }
-
-// convertAdapter converts a task file or the configuration of an adapter.
-func convertAdapter(name string) (*Result, error) {
-	converted, err := task.Migrate(name)
-	if err != nil {
-		return nil, err
-	}
-
-	return &Result{
-		Kind: "file of an adapter", Text: converted.Text, Notes: converted.Changes, Left: converted.Remaining,
-	}, nil
-}
 
 func has(keys map[string]any, key string) bool { return keys[key] != nil }

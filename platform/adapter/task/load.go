@@ -38,6 +38,9 @@ type Option func(*loader)
 // WithClock sets the clock of expressions and templates. Default: the real clock.
 func WithClock(clk clock.PassiveClock) Option { return func(l *loader) { l.clock = clk } }
 
+// WithText sets the content of the task file. Default: Load reads the file.
+func WithText(text []byte) Option { return func(l *loader) { l.text = text } }
+
 // LoadFile loads a task file from disk as Load does. The files that it refers to have to be in its
 // folder or below. LoadFile does not follow symbolic links that lead out of the folder.
 func LoadFile(name string, deployment *adapter.Deployment, options ...Option) (*Task, error) {

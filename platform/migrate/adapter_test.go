@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package task_test
+package migrate_test
 
 import (
 	"os"
@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/migrate"
 	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
-// TestMigrate checks that upstream's task files and configurations load after the migration, and that each
+// TestAdapterFiles checks that upstream's task files and configurations load after the migration, and that each
 // change is reported.
-func TestMigrate(t *testing.T) {
+func TestAdapterFiles(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -53,7 +54,7 @@ resources:
 		t.Fatal("no changes")
 	}
 
-	got, err := task.Migrate(upstream)
+	got, err := migrate.File(upstream, migrate.Checks{})
 	must.Do(t, err)
 
 	for _, want := range []string{"response.status.conditions.filter", "? response.status.conditions", "'response.spec.tier'", "ref: namespace.yaml"} {
@@ -66,19 +67,19 @@ resources:
 		t.Errorf("%v in:\n%s", err, got.Text)
 	}
 
-	if len(got.Changes) != 5 || len(got.Remaining) != 0 || !strings.Contains(got.Changes[4].Message, "defined again below") {
-		t.Errorf("changes %v, remaining %v", got.Changes, got.Remaining)
+	if len(got.Notes) != 5 || len(got.Left) != 0 || !strings.Contains(got.Notes[4].Message, "defined again below") {
+		t.Errorf("changes %v, remaining %v", got.Notes, got.Left)
 	}
 
-	if again, err := task.Migrate(filepath.Join(dir, "migrated.yaml")); err != nil || len(again.Changes) != 1 {
-		t.Errorf("%v, %v", again.Changes, err)
+	if again, err := migrate.File(filepath.Join(dir, "migrated.yaml"), migrate.Checks{}); err != nil || len(again.Notes) != 1 {
+		t.Errorf("%v, %v", again.Notes, err)
 	}
 
 	config := write("config.yaml", "adapter: {name: dns}\nclients:\n  hyperfleet_api: {base_url: http://a}\n"+
 		"  broker: {topic: clusters, subscription_id: dns}\n")
 
-	got, err = task.Migrate(config)
-	if err != nil || len(got.Remaining) != 0 || len(got.Changes) != 1 || !strings.Contains(string(got.Text), "identity_key_file: /") {
+	got, err = migrate.File(config, migrate.Checks{})
+	if err != nil || len(got.Left) != 0 || len(got.Notes) != 1 || !strings.Contains(string(got.Text), "identity_key_file: /") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
