@@ -50,8 +50,8 @@ type Spec[T any] struct {
 	CompoundWords []string
 	// Help contains the help texts of flags, by key.
 	Help map[string]string
-	// Validate validates the configuration. It joins errors of ErrorAt with errors.Join, so that each
-	// problem has the position of its key.
+	// Validate validates the configuration. It collects errors in KeyErrors, so that each problem has
+	// the position of its key.
 	Validate func(*T) error
 	// Environ returns the environment. Default: os.Environ.
 	Environ func() []string
@@ -74,6 +74,26 @@ func (e *KeyError) Unwrap() error { return e.Err }
 func ErrorAt(key, format string, args ...any) error {
 	return &KeyError{Path: parsePath(key), Err: fmt.Errorf(format, args...)}
 }
+
+// KeyErrors collects errors about keys, for Validate.
+type KeyErrors []error
+
+// Requiref adds an error about a key if a requirement does not hold.
+func (e *KeyErrors) Requiref(holds bool, key, format string, args ...any) {
+	if !holds {
+		*e = append(*e, ErrorAt(key, format, args...))
+	}
+}
+
+// Add adds an error about the key at a path, unless it is nil.
+func (e *KeyErrors) Add(err error, path ...any) {
+	if err != nil {
+		*e = append(*e, &KeyError{Path: path, Err: err})
+	}
+}
+
+// Err returns all errors, or nil if there are none.
+func (e *KeyErrors) Err() error { return errors.Join(*e...) }
 
 func parsePath(key string) Path {
 	path := Path{}

@@ -36,50 +36,37 @@ const (
 
 // Validate returns all problems of a configuration and its expressions.
 func Validate(c *platform.Sentinel) error {
-	var errs []error
+	var e strictyaml.KeyErrors
 
-	addErrorIf := func(isInvalid bool, key, text string) {
-		if isInvalid {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
-		}
-	}
-	addErrorIf(!regexp.MustCompile(`^[a-z][a-z0-9]*$`).MatchString(c.ResourceType), "resource_type",
+	e.Requiref(regexp.MustCompile(`^[a-z][a-z0-9]*$`).MatchString(c.ResourceType), "resource_type",
 		"name the collection to watch, for example clusters")
-	addErrorIf(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "set the base URL of the fleet API")
-	addErrorIf(c.PollInterval < minInterval, "poll_interval", "at least 100ms")
-	addErrorIf(c.RelistInterval < time.Second, "relist_interval", "at least 1s")
-	addErrorIf(c.PageSize < 1 || c.PageSize > client.MaxPageSize, "page_size", "1 to 100")
-	addErrorIf(c.MaxAgeNotReconciled < minInterval, "max_age_not_reconciled", "at least 100ms")
-	addErrorIf(c.MaxAgeReconciled < c.MaxAgeNotReconciled, "max_age_reconciled", "must not be less than max_age_not_reconciled")
-	addErrorIf(len(c.ResourceSelector) > maxSelector, "resource_selector", "at most 10 labels")
-	addErrorIf(c.Lease != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`).MatchString(c.Lease), "lease",
+	e.Requiref(c.Clients.HyperFleetAPI.BaseURL != "", "clients.hyperfleet_api.base_url", "set the base URL of the fleet API")
+	e.Requiref(c.PollInterval >= minInterval, "poll_interval", "at least 100ms")
+	e.Requiref(c.RelistInterval >= time.Second, "relist_interval", "at least 1s")
+	e.Requiref(c.PageSize >= 1 && c.PageSize <= client.MaxPageSize, "page_size", "1 to 100")
+	e.Requiref(c.MaxAgeNotReconciled >= minInterval, "max_age_not_reconciled", "at least 100ms")
+	e.Requiref(c.MaxAgeReconciled >= c.MaxAgeNotReconciled, "max_age_reconciled", "must not be less than max_age_not_reconciled")
+	e.Requiref(len(c.ResourceSelector) <= maxSelector, "resource_selector", "at most 10 labels")
+	e.Requiref(c.Lease == "" || regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`).MatchString(c.Lease), "lease",
 		"write at most 128 lower-case letters, digits, '.' and '-'")
 
 	for _, label := range c.ResourceSelector {
-		addErrorIf(label.Label == "", "resource_selector", "set the name of every label")
+		e.Requiref(label.Label != "", "resource_selector", "set the name of every label")
 	}
 
-	if _, err := log.ParseLevel(c.Log.Level); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
-	}
+	_, errLevel := log.ParseLevel(c.Log.Level)
+	e.Add(errLevel, "log", "level")
 
-	if _, err := log.ParseFormat(c.Log.Format); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
-	}
+	_, errFormat := log.ParseFormat(c.Log.Format)
+	e.Add(errFormat, "log", "format")
 
 	const shouldResendAll = false // only Sentinel itself may resend all events
-	if _, err := compileDecision(c, shouldResendAll, nil); err != nil {
-		errs = append(errs, err)
-	}
+	_, errDecision := compileDecision(c, shouldResendAll, nil)
+	_, errData := compileData(c.MessageData)
 
-	if _, err := compileData(c.MessageData); err != nil {
-		errs = append(errs, err)
-	}
-
-	return errors.Join(errs...)
+	return errors.Join(e.Err(), errDecision, errData)
 }
 
-// topicName returns the topic to which Sentinel publishes events.
 func topicName(c *platform.Sentinel) string { return cmp.Or(c.Topic, c.ResourceType) }
 
 // leaseName returns the name of the lease. By default, replicas that publish the same events to the
@@ -96,7 +83,6 @@ func leaseName(c *platform.Sentinel) string {
 	return "sentinel." + c.ResourceType + "." + hex.EncodeToString(sum[:hashBytes])
 }
 
-// formatSelector formats the selector for metrics and logs.
 func formatSelector(selector []platform.LabelSelector) string {
 	parts := make([]string, len(selector))
 	for i, label := range selector {

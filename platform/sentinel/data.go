@@ -14,13 +14,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// strictErrors collects errors about keys of the configuration.
-type strictErrors []error
-
-func (e *strictErrors) add(err error, path ...any) {
-	*e = append(*e, &strictyaml.KeyError{Path: path, Err: err})
-}
-
 var errList = errors.New("write a string with a CEL expression, a map, a number or a bool: write a list as CEL, '[...]'")
 
 // data is the compiled message_data: a tree of maps, programs and literals. If the tree is nil,
@@ -37,10 +30,10 @@ func compileData(source map[string]any) (*data, error) {
 		return nil, err
 	}
 
-	var problems strictErrors
+	var problems strictyaml.KeyErrors
 
 	tree := compileMap(env, strictyaml.Path{"message_data"}, source, &problems)
-	if err := errors.Join(problems...); err != nil {
+	if err := problems.Err(); err != nil {
 		return nil, err
 	}
 
@@ -49,7 +42,7 @@ func compileData(source map[string]any) (*data, error) {
 
 // compileMap compiles each string in a mapping as an expression, keeps other scalars, and adds a problem
 // for each list.
-func compileMap(env *cel.Env, path strictyaml.Path, source map[string]any, problems *strictErrors) map[string]any {
+func compileMap(env *cel.Env, path strictyaml.Path, source map[string]any, problems *strictyaml.KeyErrors) map[string]any {
 	out := map[string]any{}
 
 	for _, key := range slices.Sorted(maps.Keys(source)) {
@@ -60,13 +53,11 @@ func compileMap(env *cel.Env, path strictyaml.Path, source map[string]any, probl
 			out[key] = compileMap(env, keyPath, value, problems)
 		case string:
 			program, err := env.Compile(value)
-			if err != nil {
-				problems.add(err, keyPath...)
-			}
+			problems.Add(err, keyPath...)
 
 			out[key] = program
 		case []any:
-			problems.add(errList, keyPath...)
+			problems.Add(errList, keyPath...)
 		default:
 			out[key] = value
 		}

@@ -63,7 +63,6 @@ func (s *Sentinel) enqueueDue(ids ...string) {
 	}
 }
 
-// shouldEnqueue returns true if a resource has to be enqueued.
 func (s *Sentinel) shouldEnqueue(id string) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -327,18 +326,18 @@ func compileDecision(c *platform.Sentinel, shouldResendAll bool, clk clock.Passi
 	var (
 		prefix, suffix strings.Builder
 		scope          = env
-		problems       strictErrors
+		problems       strictyaml.KeyErrors
 	)
 
 	for i, param := range c.MessageDecision.Params {
 		if !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`).MatchString(param.Name) {
-			problems.add(errParamName, "message_decision", "params", i, "name")
+			problems.Add(errParamName, "message_decision", "params", i, "name")
 
 			continue
 		}
 
 		if _, err := scope.Compile(param.Expr); err != nil {
-			problems.add(err, "message_decision", "params", i, "expr")
+			problems.Add(err, "message_decision", "params", i, "expr")
 
 			continue
 		}
@@ -352,11 +351,10 @@ func compileDecision(c *platform.Sentinel, shouldResendAll bool, clk clock.Passi
 		suffix.WriteString(")")
 	}
 
-	if _, err := scope.CompileBool(c.MessageDecision.Result); err != nil {
-		problems.add(err, "message_decision", "result")
-	}
+	_, err = scope.CompileBool(c.MessageDecision.Result)
+	problems.Add(err, "message_decision", "result")
 
-	if err := errors.Join(problems...); err != nil {
+	if err := problems.Err(); err != nil {
 		return nil, err
 	}
 

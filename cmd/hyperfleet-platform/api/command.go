@@ -5,7 +5,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -99,76 +98,41 @@ func newSpec() *strictyaml.Spec[platform.API] {
 }
 
 func validate(c *platform.API) error {
-	var errs []error
+	var e strictyaml.KeyErrors
 
-	addIf := func(isInvalid bool, key, message string) {
-		if isInvalid {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
-		}
-	}
-	addIf(c.Server.Address == "", "server.address", "set the address on which the API listens")
-	addIf((c.Server.TLSCertFile == "") != (c.Server.TLSKeyFile == ""), "server.tls_cert_file",
+	e.Requiref(c.Server.Address != "", "server.address", "set the address on which the API listens")
+	e.Requiref((c.Server.TLSCertFile == "") == (c.Server.TLSKeyFile == ""), "server.tls_cert_file",
 		"set both this key and tls_key_file, or neither")
-	addIf(c.Database.URLFile == "", "database.url_file", "set the path of the file with the database URL")
-	addIf(c.Database.MaxConnections < 0, "database.max_connections", "must be 0 or more")
-	addIf(c.Database.QueryTimeout <= 0, "database.query_timeout", "must be above 0")
-	addIf(c.StuckAfter <= 0, "stuck_after", "must be above 0")
-	addIf(c.ChangesKept <= 0, "changes_kept", "must be above 0")
-	errs = append(errs, validateCallers(c)...)
+	e.Requiref(c.Database.URLFile != "", "database.url_file", "set the path of the file with the database URL")
+	e.Requiref(c.Database.MaxConnections >= 0, "database.max_connections", "must be 0 or more")
+	e.Requiref(c.Database.QueryTimeout > 0, "database.query_timeout", "must be above 0")
+	e.Requiref(c.StuckAfter > 0, "stuck_after", "must be above 0")
+	e.Requiref(c.ChangesKept > 0, "changes_kept", "must be above 0")
 
-	if _, err := log.ParseLevel(c.Log.Level); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
-	}
-
-	if _, err := log.ParseFormat(c.Log.Format); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
-	}
-
-	schemas, err := entity.LoadSchemas(context.Background(), c.SpecSchemas)
-	if err != nil {
-		errs = append(errs, strictyaml.ErrorAt("spec_schemas", "%w", err))
-	}
-
-	if err := server.ValidateEntities(c.Entities, schemas); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("entities", "%w", err))
-	}
-
-	return errors.Join(errs...)
-}
-
-// validateCallers validates the settings for authentication, tenants and roles.
-func validateCallers(c *platform.API) []error {
-	var errs []error
-
-	addIf := func(isInvalid bool, key, message string) {
-		if isInvalid {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
-		}
-	}
 	issuers := c.Server.JWT.Configs
 	hasTokens := len(issuers) > 0
 
-	addIf(!hasTokens && len(c.Roles) > 0, "roles", "roles match the claims of tokens: set server.jwt.configs")
-	addIf(!hasTokens && !c.InsecureNoAuthentication && !isLoopback(c.Server.Address), "server.address",
+	e.Requiref(hasTokens || len(c.Roles) == 0, "roles", "roles match the claims of tokens: set server.jwt.configs")
+	e.Requiref(hasTokens || c.InsecureNoAuthentication || isLoopback(c.Server.Address), "server.address",
 		"without server.jwt, every client that reaches this address has all permissions: set server.jwt.configs, "+
 			"listen on 127.0.0.1, or set insecure_no_authentication: true")
-	addIf(hasTokens && c.InsecureNoAuthentication, "insecure_no_authentication", "cannot be used with server.jwt")
-	addIf(hasTokens && len(c.Roles) == 0, "roles", "set at least one role: without roles, tokens have no permissions")
+	e.Requiref(!hasTokens || !c.InsecureNoAuthentication, "insecure_no_authentication", "cannot be used with server.jwt")
+	e.Requiref(!hasTokens || len(c.Roles) > 0, "roles", "set at least one role: without roles, tokens have no permissions")
+	e.Add(server.ValidateIssuers(issuers), "server", "jwt", "configs")
+	e.Add(server.ValidateTenant(c.Server.Tenant, hasTokens), "server", "tenant")
+	e.Add(server.ValidateRoles(c.Roles, issuers), "roles")
 
-	for _, check := range []struct {
-		key string
-		err error
-	}{
-		{"server.jwt.configs", server.ValidateIssuers(issuers)},
-		{"server.tenant", server.ValidateTenant(c.Server.Tenant, hasTokens)},
-		{"roles", server.ValidateRoles(c.Roles, issuers)},
-	} {
-		if check.err != nil {
-			errs = append(errs, strictyaml.ErrorAt(check.key, "%w", check.err))
-		}
-	}
+	_, err := log.ParseLevel(c.Log.Level)
+	e.Add(err, "log", "level")
 
-	return errs
+	_, err = log.ParseFormat(c.Log.Format)
+	e.Add(err, "log", "format")
+
+	schemas, err := entity.LoadSchemas(context.Background(), c.SpecSchemas)
+	e.Add(err, "spec_schemas")
+	e.Add(server.ValidateEntities(c.Entities, schemas), "entities")
+
+	return e.Err()
 }
 
 // isLoopback returns true if only processes on this machine can reach an address.

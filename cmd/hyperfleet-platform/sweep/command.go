@@ -94,30 +94,23 @@ func newSpec() *strictyaml.Spec[platform.Sweep] {
 }
 
 func validate(c *platform.Sweep) error {
-	var errs []error
+	var e strictyaml.KeyErrors
 
-	addIf := func(isInvalid bool, key, message string) {
-		if isInvalid {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
-		}
-	}
-	addIf(c.IdentityKeyFile == "", "identity_key_file", "set the path of the key file with which adapters sign objects")
-	addIf(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "set the URL of the fleet API")
-	addIf(c.MaxDeletions < 1, "max_deletions", "must be at least 1: to delete nothing, remove delete")
-	addIf(c.MaxShare <= 0 || c.MaxShare > 1, "max_share", "must be above 0 and at most 1")
-	addIf(c.MinAge < 0, "min_age", "must not be negative")
-	addIf(c.Interval != 0 && c.Interval < minInterval, "interval", "must be 0 or at least "+minInterval.String())
-	addIf(c.Lease == "", "lease", "set the name of the lease")
+	e.Requiref(c.IdentityKeyFile != "", "identity_key_file", "set the path of the key file with which adapters sign objects")
+	e.Requiref(c.Clients.HyperFleetAPI.BaseURL != "", "clients.hyperfleet_api.base_url", "set the URL of the fleet API")
+	e.Requiref(c.MaxDeletions >= 1, "max_deletions", "must be at least 1: to delete nothing, remove delete")
+	e.Requiref(c.MaxShare > 0 && c.MaxShare <= 1, "max_share", "must be above 0 and at most 1")
+	e.Requiref(c.MinAge >= 0, "min_age", "must not be negative")
+	e.Requiref(c.Interval == 0 || c.Interval >= minInterval, "interval", "must be 0 or at least %s", minInterval)
+	e.Requiref(c.Lease != "", "lease", "set the name of the lease")
 
-	if _, err := log.ParseLevel(c.Log.Level); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
-	}
+	_, err := log.ParseLevel(c.Log.Level)
+	e.Add(err, "log", "level")
 
-	if _, err := log.ParseFormat(c.Log.Format); err != nil {
-		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
-	}
+	_, err = log.ParseFormat(c.Log.Format)
+	e.Add(err, "log", "format")
 
-	return errors.Join(errs...)
+	return e.Err()
 }
 
 // run runs sweep once and prints the report.

@@ -5,7 +5,6 @@ package task
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -84,93 +83,78 @@ func defaultDeployment() adapter.Deployment {
 	}
 }
 
-// keyErrors are the errors of keys of the configuration.
-type keyErrors []error
-
-// requiref adds an error for the key if the requirement does not hold.
-func (c *keyErrors) requiref(holds bool, key, format string, args ...any) {
-	if !holds {
-		*c = append(*c, strictyaml.ErrorAt(key, format, args...))
-	}
-}
-
-func (c *keyErrors) requireOneOf(key, value string, words ...string) {
-	c.requiref(slices.Contains(words, value), key, "%q is not one of %s", value, strings.Join(words, ", "))
-}
-
-func (c *keyErrors) requirePositive(key string, value time.Duration) {
-	c.requiref(value > 0, key, "want more than 0")
-}
-
 var collectionPattern = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
 // validate checks the whole configuration. Each of its errors names a key.
 func validate(d *adapter.Deployment) error {
-	var c keyErrors
+	var e strictyaml.KeyErrors
+
+	requireOneOf := func(key, value string, words ...string) {
+		e.Requiref(slices.Contains(words, value), key, "%q is not one of %s", value, strings.Join(words, ", "))
+	}
+	requirePositive := func(key string, value time.Duration) { e.Requiref(value > 0, key, "want more than 0") }
 
 	api := &d.Clients.HyperFleetAPI
 	problems := validation.IsDNS1123Label(d.Adapter.Name)
 	_, isBaseURL := client.ParseBaseURL(api.BaseURL)
 
-	c.requiref(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
-	c.requiref(isBaseURL, "clients.hyperfleet_api.base_url",
+	e.Requiref(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
+	e.Requiref(isBaseURL, "clients.hyperfleet_api.base_url",
 		"is not a URL such as http://hyperfleet-api:8000; a token belongs into the file auth.token_path")
-	c.requiref(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
+	e.Requiref(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
 		"want 1 to %d attempts", adapter.MaxAttempts)
-	c.requireOneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
-	c.requireOneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
-	c.requireOneOf("log.format", d.Log.Format, "json", "text")
-	c.requireOneOf("log.output", d.Log.Output, "stdout", "stderr")
-	c.requirePositive("clients.hyperfleet_api.timeout", api.Timeout)
-	c.requirePositive("clients.hyperfleet_api.base_delay", api.BaseDelay)
-	c.requirePositive("clients.hyperfleet_api.max_delay", api.MaxDelay)
-	c.requirePositive("event_timeout", d.EventTimeout)
-	c.requiref(d.IdentityKeyFile != "", "identity_key_file", "is required")
-	c.checkEvents(d)
+	requireOneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
+	requireOneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
+	requireOneOf("log.format", d.Log.Format, "json", "text")
+	requireOneOf("log.output", d.Log.Output, "stdout", "stderr")
+	requirePositive("clients.hyperfleet_api.timeout", api.Timeout)
+	requirePositive("clients.hyperfleet_api.base_delay", api.BaseDelay)
+	requirePositive("clients.hyperfleet_api.max_delay", api.MaxDelay)
+	requirePositive("event_timeout", d.EventTimeout)
+	e.Requiref(d.IdentityKeyFile != "", "identity_key_file", "is required")
+	checkEvents(&e, d)
 
 	if m := d.Clients.Maestro; m != nil {
 		const unsupported = "a Maestro server is not supported: remove the key, and set kube_config_path to use the " +
 			"Open Cluster Management hub"
 
-		c.requiref(m.GRPCServerAddress == "", "clients.maestro.grpc_server_address", unsupported)
-		c.requiref(m.HTTPServerAddress == "", "clients.maestro.http_server_address", unsupported)
-		c.requiref(m.KubeConfigPath != "" || m.GRPCServerAddress+m.HTTPServerAddress != "", "clients.maestro",
+		e.Requiref(m.GRPCServerAddress == "", "clients.maestro.grpc_server_address", unsupported)
+		e.Requiref(m.HTTPServerAddress == "", "clients.maestro.http_server_address", unsupported)
+		e.Requiref(m.KubeConfigPath != "" || m.GRPCServerAddress+m.HTTPServerAddress != "", "clients.maestro",
 			"set kube_config_path, the kubeconfig of the Open Cluster Management hub")
 	}
 
 	for i, name := range d.Environment {
 		if !variableName.MatchString(name) {
-			c = append(c, &strictyaml.KeyError{
-				Path: strictyaml.Path{"environment", i}, Err: fmt.Errorf("%q is not a valid variable name", name),
-			})
+			e.Add(fmt.Errorf("%q is not a valid variable name", name), "environment", i)
 		}
 	}
 
-	return errors.Join(c...)
+	return e.Err()
 }
 
-func (c *keyErrors) checkEvents(d *adapter.Deployment) {
-	e := &d.Events
+func checkEvents(e *strictyaml.KeyErrors, d *adapter.Deployment) {
+	events := &d.Events
 
-	c.requiref(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
-		"events.source", "%q is not api or broker", e.Source)
+	e.Requiref(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, events.Source),
+		"events.source", "%q is not api or broker", events.Source)
 
 	if d.FromBroker() {
-		c.requiref(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
-		c.requiref(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
-		c.requiref(len(e.ResourceSelector) == 0, "events.resource_selector", "needs source: api; with a broker, set it in Sentinel")
-		c.requiref(e.Variant == "", "events.variant", "needs source: api; with a broker, give each variant a Sentinel and a topic")
+		e.Requiref(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
+		e.Requiref(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
+		e.Requiref(len(events.ResourceSelector) == 0, "events.resource_selector", "needs source: api; with a broker, set it in Sentinel")
+		e.Requiref(events.Variant == "", "events.variant", "needs source: api; with a broker, give each variant a Sentinel and a topic")
 
 		return
 	}
 
-	c.requiref(collectionPattern.MatchString(e.ResourceType), "events.resource_type",
+	e.Requiref(collectionPattern.MatchString(events.ResourceType), "events.resource_type",
 		"set the collection to follow, for example clusters, or set clients.broker to receive events from a broker")
-	c.requiref(e.Variant == "" || collectionPattern.MatchString(e.Variant) && len(e.ResourceSelector) > 0, "events.variant",
+	e.Requiref(events.Variant == "" || collectionPattern.MatchString(events.Variant) && len(events.ResourceSelector) > 0, "events.variant",
 		"write lower-case letters and digits, and set resource_selector, which selects the resources of the variant")
-	c.requiref(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "want at least 100ms")
-	c.requiref(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "want at least max_age_not_reconciled")
-	c.requiref(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "want 1 or more for parallelism and max_tries")
+	e.Requiref(events.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "want at least 100ms")
+	e.Requiref(events.MaxAgeReconciled >= events.MaxAgeNotReconciled, "events.max_age_reconciled", "want at least max_age_not_reconciled")
+	e.Requiref(events.Parallelism >= 1 && events.MaxTries >= 1, "events", "want 1 or more for parallelism and max_tries")
 }
 
 // CheckFramework returns an error if the version that a task file needs and the version of the
