@@ -97,7 +97,6 @@ func (p *Program) explainTypes(ctx context.Context, vars map[string]any, nodeID 
 	return fmt.Sprintf(": %s of %s", function, strings.Join(typeNames, " and ")) + hint
 }
 
-// findExpr returns the first part of the expression that matches.
 func (p *Program) findExpr(matches func(ast.Expr) bool) (ast.Expr, bool) {
 	var out ast.Expr
 

@@ -65,7 +65,6 @@ func sizedFunctions() map[string]sizeFunc {
 // otherwise.
 type argumentCheck func(name string, args []ref.Val) ref.Val
 
-// checkedFunctions returns the checks of all functions that have one.
 func checkedFunctions() map[string]argumentCheck {
 	out := map[string]argumentCheck{"quantity": checkQuantity, "isQuantity": checkQuantity}
 	for name, size := range sizedFunctions() {

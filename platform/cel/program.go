@@ -244,7 +244,6 @@ func (p *Program) EvalConstant() (value any, ok bool) {
 	return value, err == nil
 }
 
-// contains reports whether a part of an expression matches.
 func contains(checked *cel.Ast, matches func(ast.Expr) bool) (found bool) {
 	ast.PostOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) { found = found || matches(e) }))
 

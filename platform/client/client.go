@@ -231,7 +231,6 @@ func setNonEmpty(query url.Values, name, value string) {
 	}
 }
 
-// request is one request to the API.
 type request struct {
 	// description is the prefix of errors, for example "get resource ID".
 	description, method string

@@ -140,7 +140,6 @@ func (c *Client) send(ctx context.Context, x *exchange) (*Response, error) {
 	}
 }
 
-// sendOnce makes one attempt.
 func (c *Client) sendOnce(ctx context.Context, x *exchange) (*Response, error) {
 	// The timeout of an attempt uses the real clock, because it limits a connection.
 	bounded, cancel := context.WithTimeout(ctx, x.timeout)

@@ -220,7 +220,6 @@ func haveSameGeneration(reports []openapi.AdapterStatus) bool {
 	})
 }
 
-// filterFailed returns the reports that are not Available.
 func filterFailed(reports []openapi.AdapterStatus) []openapi.AdapterStatus {
 	var out []openapi.AdapterStatus
 

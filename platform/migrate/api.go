@@ -79,7 +79,6 @@ func newAPIRules() rules {
 	}
 }
 
-// convertAPI converts the configuration of upstream's API.
 func (c *conversion) convertAPI() {
 	c.convert(newAPIRules())
 
@@ -188,7 +187,6 @@ func (c *conversion) convertAuthentication() {
 	c.note(path, "every caller with a valid token has all permissions, as before", "restrict values in roles")
 }
 
-// listAdapters returns the required adapters of all entities.
 func (c *conversion) listAdapters() []any {
 	var names []string
 

@@ -31,7 +31,6 @@ type rule func(c *conversion, path strictyaml.Path, value any)
 // rules hold the rule of each known key, by its path. Elements of lists have the path [].
 type rules map[string]rule
 
-// conversion is the state of the conversion of one file.
 type conversion struct {
 	doc    *strictyaml.Document
 	source map[string]any
@@ -130,7 +129,6 @@ func pattern(path strictyaml.Path) string {
 	return out.String()
 }
 
-// place returns the path in the document.
 func (c *conversion) place(path strictyaml.Path) strictyaml.Path {
 	out := slices.Clone(c.prefix)
 
@@ -239,7 +237,6 @@ func describe(value any) any {
 	}
 }
 
-// finish encodes the output.
 func (c *conversion) finish() (*Result, error) {
 	text, err := strictyaml.Encode(c.out)
 	if err != nil {

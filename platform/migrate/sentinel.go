@@ -48,7 +48,6 @@ func newSentinelRules() rules {
 	}
 }
 
-// convertSentinel converts the configuration of upstream's Sentinel.
 func (c *conversion) convertSentinel() {
 	c.convert(newSentinelRules())
 

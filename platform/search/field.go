@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// field is a field that conditions can test.
 type field interface {
 	// compare returns the comparison of the field with a value. It returns an error if the value
 	// does not have the field's type.
@@ -113,7 +112,6 @@ type typedValue struct {
 // addTo adds the value to the arguments, and returns its placeholder with a cast.
 func (b typedValue) addTo(args *Args) string { return args.Add(b.value) + string(b.kind) }
 
-// convertValue validates and converts a token to a value of a kind.
 func convertValue(kind valueKind, value token) (typedValue, error) {
 	switch kind {
 	case kindNumber:
@@ -175,7 +173,6 @@ func addCollation(expression string, kind valueKind, operator string) string {
 	return expression
 }
 
-// columnField is a field whose type is known.
 type columnField struct {
 	kind valueKind
 	// expression returns the SQL for the value of the field.

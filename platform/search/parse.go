@@ -256,7 +256,6 @@ func (p *parser) parseNull(field field) (node, error) {
 	return field.testNull(), nil
 }
 
-// parseField parses the parts of a field and returns the field that they name.
 func (p *parser) parseField() (field, error) {
 	first := p.peek()
 

@@ -31,7 +31,6 @@ const (
 	maxCallerLength = 256
 )
 
-// issuer is a trusted issuer of tokens.
 type issuer struct {
 	platform.Issuer
 

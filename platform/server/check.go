@@ -35,7 +35,6 @@ const (
 // configErrors collects what is wrong with a configuration.
 type configErrors []error
 
-// addIf adds an error if the configuration is invalid.
 func (m *configErrors) addIf(isInvalid bool, text string) {
 	if isInvalid {
 		*m = append(*m, errors.New(text))
@@ -58,7 +57,6 @@ func (f *fieldErrors) err() error {
 	return newInvalid(*f...)
 }
 
-// validateLabels validates labels by the rules of Kubernetes.
 func (f *fieldErrors) validateLabels(labels map[string]string) {
 	if len(labels) > maxLabels {
 		f.addf("labels", "has more than %d labels", maxLabels)

@@ -21,7 +21,6 @@ type resourceBody struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// toAPI converts a stored resource to the resource that the API returns.
 func (s *Server) toAPI(r store.Resource) (resourceBody, error) {
 	out := s.newBody(r)
 

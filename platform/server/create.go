@@ -119,7 +119,6 @@ func (s *Server) newResource(
 	}, nil
 }
 
-// findKindToCreate returns the kind of the resource that a request creates.
 func (s *Server) findKindToCreate(target scope, body openapi.ResourceCreate) (*entity.Kind, error) {
 	kind := cmp.Or(target.kind, s.registry.ByKind(body.Kind))
 	if kind == nil {

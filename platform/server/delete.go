@@ -30,7 +30,6 @@ type node struct {
 	orphans []store.Resource
 }
 
-// deleteResource requests the deletion of a resource.
 func (s *Server) deleteResource(r *http.Request) (response, error) {
 	return s.changeResource(r.Context(), http.StatusAccepted,
 		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
@@ -269,7 +268,6 @@ func (u *requestTx) releaseOrphans(ctx context.Context, n *node) error {
 	return nil
 }
 
-// forceDeleteResource removes a resource that is being deleted.
 func (s *Server) forceDeleteResource(r *http.Request) (response, error) {
 	ctx := r.Context()
 

@@ -24,7 +24,6 @@ var documentPage = template.Must(template.New("openapi").Parse(`<!doctype html>
 {{end}}</table>
 `))
 
-// documentRow is one operation on the page.
 type documentRow struct{ Method, Path, Summary string }
 
 // serveDocument responds to requests for the description of the API, which need no token. It

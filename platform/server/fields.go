@@ -23,7 +23,6 @@ func topFields() []string {
 // selection is a tree of the fields to return. A nil selection means everything below that field.
 type selection map[string]selection
 
-// parseFields parses the query parameter fields. It returns nil if all fields are selected.
 func parseFields(text string) (selection, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil //nolint:nilnil // no selection: everything

@@ -38,7 +38,6 @@ const (
 
 var errKeysUnavailable = errors.New("the issuer's keys could not be read, and are not read again so soon")
 
-// keySet has the keys of one issuer of tokens.
 type keySet struct {
 	config platform.Issuer
 	client *http.Client
@@ -110,7 +109,6 @@ func (k *keySet) lookup(id string) (found []jose.JSONWebKey, needsRefresh, isLoa
 	return found, !isTooSoon && (!isLoaded || len(found) == 0 || age > keysMaxAge), isLoaded
 }
 
-// refresh reads the keys from the issuer.
 func (k *keySet) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()

@@ -24,7 +24,6 @@ const (
 	pendingTimeout = 5 * time.Second
 )
 
-// serverMetrics are the metrics of the API.
 type serverMetrics struct {
 	requests *prometheus.HistogramVec
 	count    *prometheus.CounterVec

@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// patchResource changes a resource.
 func (s *Server) patchResource(r *http.Request) (response, error) {
 	body, err := decodeBody[openapi.ResourcePatch](r)
 	if err != nil {

@@ -268,7 +268,6 @@ func sortStatuses(list []openapi.AdapterStatus, order string) error {
 	return nil
 }
 
-// newQueryError returns an error about one query parameter.
 func newQueryError(field string, err error) error {
 	return &Error{
 		Code: CodeQuery, Detail: "errors lists the invalid fields",
@@ -331,7 +330,6 @@ func (s *Server) checkKind(name string) error {
 	return nil
 }
 
-// ownerKind returns the kind of the owner of a changed resource.
 func (s *Server) ownerKind(change store.Change) string {
 	kind := s.registry.ByKind(change.Kind)
 	if kind == nil || kind.Parent == nil || change.OwnerID == "" {

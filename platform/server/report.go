@@ -150,7 +150,6 @@ func (u *requestTx) lockForReport(ctx context.Context, target scope) (r store.Re
 	return r, all, err
 }
 
-// lockOwners locks the owners, beginning with the outermost.
 func (u *requestTx) lockOwners(ctx context.Context, id string) error {
 	var chain []string
 

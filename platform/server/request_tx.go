@@ -16,7 +16,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// requestTx is one transaction of a request.
 type requestTx struct {
 	*Server
 
@@ -197,7 +196,6 @@ func (u *requestTx) deriveConditions(
 	return in, list, err
 }
 
-// evaluateConditions returns the conditions of a resource, sorted by type.
 func (u *requestTx) evaluateConditions(
 	ctx context.Context, kind *entity.Kind, r store.Resource, in conditions.Input,
 ) ([]openapi.ResourceCondition, error) {

@@ -25,7 +25,6 @@ const (
 	adapterLeasePrefix = "adapter."
 )
 
-// caller is the sender of a request.
 type caller struct {
 	// name is stored in created_by and in the audit log.
 	name string
@@ -171,7 +170,6 @@ func (c caller) ownsLease(lease string) bool {
 	return isAdapterLease && c.hasRole(platform.RoleAdapter) && slices.Contains(c.adapters, name)
 }
 
-// authorizeReport returns an error if the caller may not report as the adapter.
 func (c caller) authorizeReport(adapter string) error {
 	if c.isUnrestricted || slices.Contains(c.adapters, adapter) {
 		return nil

@@ -54,7 +54,6 @@ type Identity struct {
 	Group, Kind, Namespace, Name string
 }
 
-// identityValue is a parsed value of the annotation.
 type identityValue struct {
 	key key
 	// version is v1 or v2.
@@ -135,7 +134,6 @@ func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 	return err
 }
 
-// parseIdentity parses the annotation with the HMAC of an object.
 func (k *Keys) parseIdentity(object metav1.Object) (identityValue, error) {
 	value, _ := lookUpAnnotation(object, adapter.AnnotationIdentity)
 

@@ -100,7 +100,6 @@ type waker struct {
 	woken chan struct{}
 }
 
-// nextWake returns a channel that is closed at the next call of wake.
 func (w *waker) nextWake() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,7 +236,6 @@ func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 	return Feed{Next: latest.encode()}, nil
 }
 
-// changeRow is a change with its position.
 type changeRow struct {
 	Seq, Token int64
 	Change

@@ -141,7 +141,6 @@ type resourceRow struct {
 	}
 }
 
-// toResource returns the resource of a row of the view resource_rows.
 func toResource(from pgx.CollectableRow) (Resource, error) {
 	row, err := pgx.RowToStructByName[resourceRow](from)
 	r := row.Resource

@@ -27,7 +27,6 @@ func queryOne[T any](ctx context.Context, to querier, toRow pgx.RowToFunc[T], sq
 	return pgx.CollectOneRow(rows, toRow)
 }
 
-// queryAll returns all rows of a query.
 func queryAll[T any](ctx context.Context, to querier, toRow pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := to.Query(ctx, sql, args...)
 	if err != nil {

@@ -136,7 +136,6 @@ func (s *sweeper) findAdapters(labeled, others []*object) []*object {
 	})
 }
 
-// listSelected lists the objects that a label selector selects.
 func (s *sweeper) listSelected(ctx context.Context, kinds []resourceKind, selector string) ([]*object, error) {
 	found := make([][]*object, len(kinds))
 	errs := make([]error, len(kinds))

@@ -64,7 +64,6 @@ func Defaults() platform.Sweep {
 	}
 }
 
-// sweeper is the state of one run.
 type sweeper struct {
 	Options
 

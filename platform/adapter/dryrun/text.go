@@ -56,7 +56,6 @@ func (t *writer) linef(format string, args ...any) {
 	t.WriteByte('\n')
 }
 
-// writeHeading writes an empty line and a heading.
 func (t *writer) writeHeading(text string) { t.linef("\n%s", text) }
 
 func (t *writer) writeError(indent, text string) {
@@ -76,7 +75,6 @@ func writeSection[T any](t *writer, title string, all []T, write func(*T)) {
 	}
 }
 
-// writeValue writes a param or a capture.
 func (t *writer) writeValue(indent string, s *pipeline.Step) {
 	switch s.Outcome {
 	case pipeline.StepDone:
@@ -239,7 +237,6 @@ func (t *writer) writeObjects(objects []map[string]any) {
 	}
 }
 
-// writeJSON writes a value as indented JSON.
 func (t *writer) writeJSON(indent string, value any) {
 	text, err := json.MarshalIndent(value, indent, "  ")
 	if err != nil {

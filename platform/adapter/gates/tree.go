@@ -46,7 +46,6 @@ func Decide(state State) Decision {
 	}
 }
 
-// node is one question of the tree.
 type node struct {
 	name, question string
 	answer         func(State) string
@@ -61,7 +60,6 @@ type branch struct {
 	end          *end
 }
 
-// end is a decision at the end of the tree.
 type end struct {
 	outcome Outcome
 	reason  Reason

@@ -26,7 +26,6 @@ type block struct {
 	*Template
 }
 
-// blockError is a problem in one line of a block.
 type blockError struct {
 	line    int
 	message string
@@ -65,7 +64,6 @@ func (b *block) render(vars map[string]any) (map[string]any, error) {
 	return filler.parse(text)
 }
 
-// blockFiller fills the slots of a block.
 type blockFiller struct {
 	slots *slots
 	// isSample is true if the values are those of a sample.
@@ -80,7 +78,6 @@ type loneAction struct {
 	source string
 }
 
-// parse parses a rendered text, and fills its slots.
 func (f *blockFiller) parse(text string) (map[string]any, error) {
 	root, err := strictyaml.ParseTree([]byte(text),
 		strictyaml.TreeOptions{MaxNodes: maxBlockNodes, MaxBytes: maxBlockBytes, RequiresStringKeys: true})

@@ -34,7 +34,6 @@ const (
 // internal version that takes the piped text as its last argument. The walker inserts the prefix.
 const pipedPrefix = "piped_"
 
-// textFirstFunctions returns the functions whose first argument is the text.
 func textFirstFunctions() []string {
 	return []string{"replace", "trimPrefix", "trimSuffix", "contains", "hasPrefix", "hasSuffix"}
 }

@@ -378,7 +378,6 @@ func (l *loader) compileWithSlots(keyPath strictyaml.Path, text string, slots *s
 	return out
 }
 
-// compileOptionalTemplate compiles a template, and returns nil for an empty string.
 func (l *loader) compileOptionalTemplate(keyPath strictyaml.Path, text string) *Template {
 	if text == "" {
 		return nil

@@ -185,7 +185,6 @@ func (l *loader) compileLog(keyPath strictyaml.Path, in *adapter.Log) *Log {
 // deprecatedCallType is the only type of a precondition in its deprecated form.
 const deprecatedCallType = "hyperfleet_api"
 
-// convertDeprecatedCall converts the deprecated form of a precondition's call to an api_call.
 func (l *loader) convertDeprecatedCall(keyPath strictyaml.Path, in *adapter.Precondition) {
 	switch {
 	case in.Type == "" && in.Resource == "" && in.ID == "" && in.OutputParam == "":

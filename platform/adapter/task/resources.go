@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// compileResource compiles one entry of resources.
 func (l *loader) compileResource(i int) {
 	in, keyPath := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
 	out := Resource{Name: in.Name, When: l.compileGate(keyPath.Append("when"), in.When)}

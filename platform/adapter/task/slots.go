@@ -27,7 +27,6 @@ const (
 
 var errReservedCharacter = errors.New("the characters U+E000 and U+E001 are reserved")
 
-// slots are the slots of a template.
 type slots struct {
 	// sources are the actions, such as {{ .name }}, by the number of their slot.
 	sources []string
@@ -73,7 +72,6 @@ func encodeSlot(number int, value string) string {
 	return slotStart + strconv.Itoa(number) + "." + base64.RawURLEncoding.EncodeToString([]byte(value)) + slotEnd
 }
 
-// newSlotFunc returns the template function that prints a value as a slot.
 func newSlotFunc(budget *templates.Budget) func(number int, value any) (string, error) {
 	return func(number int, value any) (string, error) {
 		if value == nil {
@@ -131,7 +129,6 @@ func (s *slots) split(text string) []piece {
 	return out
 }
 
-// fill returns a text with the values of its slots.
 func (s *slots) fill(text string) string {
 	if s == nil || !strings.Contains(text, slotStart) {
 		return text
