@@ -337,28 +337,21 @@ func (s *Stamper) DetachPatch(object metav1.Object, kind schema.GroupKind, resou
 	}}
 }
 
-// lookUpLabel returns a label of an object, without a copy of all labels.
 func lookUpLabel(object metav1.Object, name string) (value string, found bool) {
-	if direct, ok := object.(*unstructured.Unstructured); ok {
-		value, found, _ = unstructured.NestedString(direct.Object, "metadata", "labels", name)
-
-		return value, found
-	}
-
-	value, found = object.GetLabels()[name]
-
-	return value, found
+	return lookUp(object, "labels", metav1.Object.GetLabels, name)
 }
 
-// lookUpAnnotation returns an annotation of an object, without a copy of all annotations.
 func lookUpAnnotation(object metav1.Object, name string) (value string, found bool) {
+	return lookUp(object, "annotations", metav1.Object.GetAnnotations, name)
+}
+
+// lookUp returns one entry of a map in the metadata. It does not copy the map if the object is unstructured.
+func lookUp(object metav1.Object, field string, get func(metav1.Object) map[string]string, name string) (value string, found bool) {
 	if direct, ok := object.(*unstructured.Unstructured); ok {
-		value, found, _ = unstructured.NestedString(direct.Object, "metadata", "annotations", name)
-
-		return value, found
+		value, found, _ = unstructured.NestedString(direct.Object, "metadata", field, name)
+	} else {
+		value, found = get(object)[name]
 	}
-
-	value, found = object.GetAnnotations()[name]
 
 	return value, found
 }

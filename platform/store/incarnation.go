@@ -239,7 +239,8 @@ with gone as (
     set reported = '{}', conditions = (
         select coalesce(jsonb_object_agg(c.key, case when c.key <> 'Reconciled' then c.value else c.value
             || jsonb_build_object('status', 'False', 'reason', $1::text, 'message', $2::text, 'observed_generation', 0)
-            || case when c.value ->> 'status' = 'False' then '{}' else jsonb_build_object('last_transition_time', $3::timestamptz) end
+            || case when c.value ->> 'status' = 'False' then '{}'
+                else jsonb_build_object('last_transition_time', $3::timestamptz) end
         end), '{}')
         from jsonb_each(resources.conditions) c where c.key in ('Reconciled', 'LastKnownReconciled')
     )

@@ -258,7 +258,8 @@ func (tx *Tx) SetConditions(id string, conditions []openapi.ResourceCondition) e
 		return fmt.Errorf("set conditions of %s: %w", id, err)
 	}
 
-	tx.session.pending.Queue("-- name: SetConditions\nupdate resources set conditions = $2, reported = '{}' where id = $1", id, byType)
+	tx.session.pending.Queue(`-- name: SetConditions
+		update resources set conditions = $2, reported = '{}' where id = $1`, id, byType)
 
 	return nil
 }

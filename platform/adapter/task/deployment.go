@@ -142,7 +142,8 @@ func checkEvents(e *strictyaml.KeyErrors, d *adapter.Deployment) {
 	if d.FromBroker() {
 		e.Requiref(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
 		e.Requiref(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
-		e.Requiref(len(events.ResourceSelector) == 0, "events.resource_selector", "needs source: api; with a broker, set it in Sentinel")
+		e.Requiref(len(events.ResourceSelector) == 0, "events.resource_selector",
+			"needs source: api; with a broker, set it in Sentinel")
 		e.Requiref(events.Variant == "", "events.variant", "needs source: api; with a broker, give each variant a Sentinel and a topic")
 
 		return
@@ -150,10 +151,11 @@ func checkEvents(e *strictyaml.KeyErrors, d *adapter.Deployment) {
 
 	e.Requiref(collectionPattern.MatchString(events.ResourceType), "events.resource_type",
 		"set the collection to follow, for example clusters, or set clients.broker to receive events from a broker")
-	e.Requiref(events.Variant == "" || collectionPattern.MatchString(events.Variant) && len(events.ResourceSelector) > 0, "events.variant",
-		"write lower-case letters and digits, and set resource_selector, which selects the resources of the variant")
+	e.Requiref(events.Variant == "" || collectionPattern.MatchString(events.Variant) && len(events.ResourceSelector) > 0,
+		"events.variant", "write lower-case letters and digits, and set resource_selector, which selects the resources of the variant")
 	e.Requiref(events.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "want at least 100ms")
-	e.Requiref(events.MaxAgeReconciled >= events.MaxAgeNotReconciled, "events.max_age_reconciled", "want at least max_age_not_reconciled")
+	e.Requiref(events.MaxAgeReconciled >= events.MaxAgeNotReconciled, "events.max_age_reconciled",
+		"want at least max_age_not_reconciled")
 	e.Requiref(events.Parallelism >= 1 && events.MaxTries >= 1, "events", "want 1 or more for parallelism and max_tries")
 }
 
