@@ -13,6 +13,9 @@
 //
 //	DAY_CLUSTERS=50000 DAY_BEFORE=/opt/hyperfleet-platform make e2e-platform RUN=TestDay TEST_TIMEOUT=3h
 //
+// TestNumbers compares this version with an earlier one on the same servers, if NUMBERS_BEFORE has the absolute path of a
+// checkout of the earlier version in which make build has run.
+//
 // The tests simulate two parts of a cluster. They end Jobs at once, because nothing runs Jobs here, and
 // sim/ocm applies ManifestWorks.
 package platform

@@ -93,6 +93,9 @@ type options struct {
 	withAgents bool
 	// intervals are environment variables of the programs that decide which resources are reconciled.
 	intervals []string
+	// checkout is the absolute path of a checkout of another version, with its program in bin/. The fixture then uses the
+	// program and the samples of this version.
+	checkout string
 }
 
 // newFixture starts the servers and writes the files. It starts no program.
@@ -175,6 +178,12 @@ func (w *fixture) addPrograms(s options, address string) {
 
 		w.addProgram(name, "HYPERFLEET_", args, env...)
 	}
+
+	if s.checkout != "" {
+		for _, p := range w.programs {
+			p.path = filepath.Join(s.checkout, "bin", "hyperfleet-platform")
+		}
+	}
 }
 
 // prefixIntervals returns the intervals with the prefix of a program's environment variables.
@@ -208,7 +217,12 @@ func (w *fixture) addProgram(name, prefix string, args []string, env ...string) 
 
 // copySamples copies the samples, and changes which adapters clusters require.
 func (w *fixture) copySamples(s options) {
-	w.must(os.CopyFS(w.dir, os.DirFS(samples)))
+	from := samples
+	if s.checkout != "" {
+		from = filepath.Join(s.checkout, "deploy", "samples", "platform")
+	}
+
+	w.must(os.CopyFS(w.dir, os.DirFS(from)))
 
 	if s.withAgents {
 		text := w.readFile(filepath.Join(w.dir, "api.yaml"))

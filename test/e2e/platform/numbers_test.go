@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -25,6 +26,11 @@ import (
 // measured programs.
 const undisturbedTime = 3 * time.Second
 
+// envNumbersBefore is the environment variable with a checkout of an earlier version (options.checkout), which TestNumbers
+// then measures, too. The tests of that checkout would measure it with other servers, for example without the controller of
+// quotas, which also uses the processors.
+const envNumbersBefore = "NUMBERS_BEFORE"
+
 // TestNumbers measures how long a hundred clusters that are created at the same time take from the request
 // to Reconciled, with the default intervals, and where the time goes. The test does not fail if they are
 // slow.
@@ -35,6 +41,10 @@ func TestNumbers(t *testing.T) {
 
 	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
 		t.Run(name, func(t *testing.T) { testNumbers(t, options{useRabbitMQ: rabbit}) })
+
+		if before := os.Getenv(envNumbersBefore); before != "" {
+			t.Run(name+" before", func(t *testing.T) { testNumbers(t, options{useRabbitMQ: rabbit, checkout: before}) })
+		}
 	}
 }
 
