@@ -123,12 +123,17 @@ func (s *Server) listResources(r *http.Request) (response, error) {
 	return response{status: http.StatusOK, body: out}, nil
 }
 
-// encodeItem returns a resource as an item of a list, with the selected fields. It decodes the spec only if a
-// part of it is selected, because decoded JSON takes many times the memory of its text.
+// encodeItem returns a resource as an item of a list, with the selected fields. It computes the ETag only if it is
+// selected, which takes as long as the rest. It decodes the spec only if a part of it is selected, because decoded JSON
+// takes many times the memory of its text.
 func (s *Server) encodeItem(r store.Resource, fields selection) (json.RawMessage, error) {
-	body, err := s.toAPI(r)
-	if err != nil {
-		return nil, err
+	body := s.newBody(r)
+
+	if _, hasETag := fields["etag"]; hasETag || fields == nil {
+		var err error
+		if body, err = s.toAPI(r); err != nil {
+			return nil, err
+		}
 	}
 
 	if fields == nil {
