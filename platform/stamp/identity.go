@@ -64,9 +64,17 @@ type identityValue struct {
 	isDetached         bool
 }
 
-// isMACValid reports whether the marks are as they were signed. Earlier releases did not sign them.
+// isMACValid reports whether the marks are as they were signed. Earlier releases signed only the owner. MAC covers the
+// owner, too, so one HMAC is enough.
 func (v identityValue) isMACValid(id Identity, generation int64) bool {
-	return v.version == versionOwner || hmac.Equal([]byte(v.mac), []byte(computeContent(v.key, id, generation, v.digest)))
+	switch {
+	case v.isDetached:
+		return false
+	case v.version == versionOwner:
+		return hmac.Equal([]byte(v.owner), []byte(computeOwner(v.key, v.version, id)))
+	default:
+		return hmac.Equal([]byte(v.mac), []byte(computeContent(v.key, id, generation, v.digest)))
+	}
 }
 
 // parse parses the value of the annotation and finds its key. It returns ErrNoIdentity for an empty value, and ErrUnknownKey

@@ -228,10 +228,10 @@ func (s *Stamper) Compare(live, desired *unstructured.Unstructured, owner Owner)
 	}
 
 	id := newIdentity(live, desired.GroupVersionKind().GroupKind(), s.adapter, owner.ResourceID)
-	value, errOwner := s.keys.verifyOwner(live, id)
+	value, errIdentity := s.keys.parseIdentity(live)
 
 	switch {
-	case errOwner != nil || isEdited(live, desired) || !value.isMACValid(id, generation):
+	case errIdentity != nil || isEdited(live, desired) || !value.isMACValid(id, generation):
 		return Edited
 	case !isSame || !haveSameLabel(live, desired, adapter.LabelResourceName):
 		return Different
@@ -270,10 +270,8 @@ func (s *Stamper) RenewedIdentity(
 		return "", false
 	}
 
-	_, errOwner := s.keys.verifyOwner(object, id)
-	generation, errGeneration := Generation(object)
-
-	if errOwner != nil || errGeneration != nil || !value.isMACValid(id, generation) {
+	generation, err := Generation(object)
+	if err != nil || !value.isMACValid(id, generation) {
 		return "", false
 	}
 

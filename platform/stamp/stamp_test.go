@@ -370,6 +370,10 @@ func TestCompare(t *testing.T) {
 	keys := newKeys(t, oldKey)
 	stamper := stamp.New("dns", keys)
 
+	other := newWebIdentity()
+	other.ResourceID = "another-resource"
+	foreign := keys.Sign(other, newOwner().Generation, newOwner().Digest)
+
 	cases := map[string]struct {
 		change change
 		owner  stamp.Owner
@@ -389,6 +393,8 @@ func TestCompare(t *testing.T) {
 		"the last HMAC was removed":      {owner: newOwner(), change: cutIdentity(4), want: stamp.Edited},
 		"the digest was removed":         {owner: newOwner(), change: editIdentity(".content.", ".."), want: stamp.Edited},
 		"made one of the release before": {owner: newOwner(), change: cutIdentity(3), want: stamp.Edited},
+		"signed for another resource":    {owner: newOwner(), change: addAnnotation(adapter.AnnotationIdentity, foreign), want: stamp.Edited},
+		"detached":                       {owner: newOwner(), change: detach(t, stamper, resourceID), want: stamp.Edited},
 		"the labels were removed":        {owner: newOwner(), change: removeLabels, want: stamp.Edited, renewed: false},
 		"detached by hand":               {owner: newOwner(), change: addAnnotation(adapter.AnnotationDetached, "dns"), want: stamp.Edited},
 		"of the release before v2":       {owner: newOwner(), change: addAnnotation(adapter.AnnotationIdentity, earlierIdentity), want: stamp.Unsigned, renewed: true},
