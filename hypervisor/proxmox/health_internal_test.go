@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,7 +112,7 @@ func TestFailureExcludesItsCause(t *testing.T) {
 	}
 }
 
-// A storage is excluded after it was full once.
+// A storage is excluded after it was full once, and each node that writes to it reports it.
 func TestFullStorageIsExcludedAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -124,5 +125,17 @@ func TestFullStorageIsExcludedAtOnce(t *testing.T) {
 
 	if why := h.exclusionReason("a", newTemplateTarget("pve2", 9000), newStorageTarget("pve2/local-lvm")); why != "" {
 		t.Errorf("another node's storage is not: %s", why)
+	}
+
+	h.recordFailure(newStorageTarget("ceph"), "full", excludeAtOnce)
+
+	const until = " failed once and is excluded until 08:01:00Z: full"
+
+	for node, want := range map[string][]string{
+		"pve1": {"storage ceph" + until, "storage pve1/local-lvm" + until}, "pve2": {"storage ceph" + until},
+	} {
+		if got := h.listExclusions(node); !slices.Equal(got, want) {
+			t.Errorf("node %s reports %q, want %q", node, got, want)
+		}
 	}
 }
