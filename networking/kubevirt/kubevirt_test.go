@@ -172,6 +172,46 @@ func TestNetworkData(t *testing.T) {
 	})
 }
 
+// A user's own network data keeps its settings, and gets the machine's addresses.
+func TestNetworkDataOfUsers(t *testing.T) {
+	t.Parallel()
+
+	address := netip.MustParsePrefix("192.168.1.11/24")
+
+	for _, tc := range []struct {
+		why, data string
+		format    netdata.Format
+	}{
+		{"OpenStack's format in JSON", `{"links": [{"id": "eno101", "type": "phy", "mtu": 1400}]}`, netdata.FormatOpenStack},
+		{"OpenStack's format in YAML", "links:\n- {id: eno101, type: phy, mtu: 1400}\n", netdata.FormatOpenStack},
+		{"version 2 in JSON", `{"version": 2, "ethernets": {"eno101": {"mtu": 1400}}}`, netdata.FormatV2},
+		{"version 2 in YAML", "version: 2\nethernets:\n  eno101: {mtu: 1400}\n", netdata.FormatV2},
+	} {
+		t.Run(tc.why, func(t *testing.T) {
+			t.Parallel()
+
+			machine := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
+				p.Spec.BootstrapNetworkConfig.NetworkData = tc.data
+			}))
+
+			data, format, err := kubevirt.RenderNetworkData(machine, "02:00:00:00:00:07", []netip.Prefix{address})
+			if err != nil || format != tc.format {
+				t.Fatalf("format %s, error %v", format, err)
+			}
+
+			network, _, err := netdata.Parse(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			requireEqual(t, "links", len(network.Links), 1)
+			requireEqual(t, "MTU", network.Links[0].MTU, 1400)
+			requireEqual(t, "addresses", network.Links[0].Addresses, []netip.Prefix{address})
+			requireEqual(t, "routes", len(network.Links[0].Routes), 0)
+		})
+	}
+}
+
 func TestVirtualMachineWithDHCP(t *testing.T) {
 	t.Parallel()
 
