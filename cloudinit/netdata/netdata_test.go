@@ -170,6 +170,11 @@ func TestExpand(t *testing.T) {
 				`"network_id":"network0","ip_address":"192.168.1.10","netmask":"255.255.255.0"},{"id":"network1","type":"ipv6","link":"eno101",` +
 				`"network_id":"network1","ip_address":"fd41:1234::932","netmask":"ffff:ffff:ffff:ffff::"}],"services":[]}`,
 		},
+		"the second of two links": {
+			data: `{"links":[{"id":"eno100","type":"phy"},{"id":"eno101","type":"phy"}]}`, a: netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{v4}},
+			want: `{"links":[{"id":"eno100","type":"phy"},{"id":"eno101","type":"phy","name":"eno101"}],"networks":[{"id":"network0","type":"ipv4",` +
+				`"link":"eno101","network_id":"network0","ip_address":"192.168.1.10","netmask":"255.255.255.0"}],"services":[]}`,
+		},
 		"YAML, by name, numbers and unknown keys stay": {
 			data: "links:\n- {id: tap1, name: eno101, type: ovs, mtu: 0x5dc, vif_id: 'x'}\nlater: [1.50, ~, yes, 2001-01-01]\n",
 			a:    netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{v6}},
