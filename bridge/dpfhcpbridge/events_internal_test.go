@@ -27,15 +27,27 @@ func TestEventsOfTransitions(t *testing.T) {
 	valid := status(v1alpha1.PhaseProvisioning, metav1.ConditionTrue, v1alpha1.ReasonValid)
 	failed := status(v1alpha1.PhaseFailed, metav1.ConditionFalse, v1alpha1.ReasonNotReady)
 
-	for name, tc := range map[string]struct {
+	type eventCase struct {
 		before, after v1alpha1.DPFHCPBridgeStatus
 		want          []string
-	}{
+	}
+
+	cases := map[string]eventCase{
 		"a failed check":  {v1alpha1.DPFHCPBridgeStatus{}, missing, []string{"Warning NotFound says why", "Normal Pending words"}},
 		"nothing changed": {missing, missing, nil},
 		"a passed check":  {missing, valid, []string{"Normal Valid says why", "Normal Provisioning words"}},
 		"a failure":       {valid, failed, []string{"Warning NotReady says why", "Warning Failed words"}},
-	} {
+	}
+
+	for _, condition := range Conditions() {
+		if condition != "" {
+			stopped := status(v1alpha1.PhaseFailed, metav1.ConditionFalse, v1alpha1.ReasonNotFound)
+			stopped.Conditions[0].Type = condition
+			cases[condition+" fails"] = eventCase{v1alpha1.DPFHCPBridgeStatus{}, stopped, []string{"Warning NotFound says why", "Warning Failed words"}}
+		}
+	}
+
+	for name, tc := range cases {
 		recorder := events.NewFakeRecorder(10)
 		s := &scope{Reconciler: &Reconciler{Recorder: recorder}, bridge: &v1alpha1.DPFHCPBridge{Status: tc.after}}
 		s.recordEvents(&v1alpha1.DPFHCPBridge{Status: tc.before})
