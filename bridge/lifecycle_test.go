@@ -84,9 +84,26 @@ func TestPatterns(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 
+			w.checkDocumentConditions(got)
 			w.checkPublishedKubeconfig(name)
 			w.checkEvent(b, v1alpha1.EventMismatchedAvailability, tc.warned)
 		})
+	}
+}
+
+// checkDocumentConditions checks that a bridge that is ready has the conditions of the samples, each with a message and with
+// the generation of the spec that it describes.
+func (w *fixture) checkDocumentConditions(b *v1alpha1.DPFHCPBridge) {
+	w.t.Helper()
+
+	for _, name := range []string{
+		v1alpha1.ConditionReady, v1alpha1.ConditionHostedClusterCreated, v1alpha1.ConditionNodePoolReady,
+		v1alpha1.ConditionDPUClusterValid, v1alpha1.ConditionServiceExposureReady,
+	} {
+		c := meta.FindStatusCondition(b.Status.Conditions, name)
+		if c == nil || c.Status != metav1.ConditionTrue || c.Message == "" || c.ObservedGeneration != b.Generation {
+			w.t.Errorf("condition %s of generation %d: %+v", name, b.Generation, c)
+		}
 	}
 }
 
