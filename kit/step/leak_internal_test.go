@@ -33,7 +33,7 @@ func TestStateOfDeletedObjectsIsFreed(t *testing.T) { //nolint:paralleltest // i
 		}
 	})
 
-	if len(known.objects) > 1000 {
-		t.Errorf("state of %d objects is left", len(known.objects))
+	if left := len(known.written) + len(known.deferred); left > 1000 {
+		t.Errorf("state of %d objects is left", left)
 	}
 }

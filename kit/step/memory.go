@@ -23,6 +23,10 @@ const (
 	// ProgressWriteDelay is how long the status of a healthy object may stay unwritten if only its progress has
 	// changed. Nobody acts on the progress, and the next important change writes it too.
 	ProgressWriteDelay = 30 * time.Second
+	// deferredWriteRate is for how many objects with deferred writes the delay of each is a second, and maxWriteDelay is
+	// the longest delay. So a burst of jobs causes few writes of progress that the next change overwrites.
+	deferredWriteRate = 10
+	maxWriteDelay     = 50 * time.Second
 	// cacheRetryDelay is the time after which an object is reconciled again if its copy in the cache
 	// is older than the last write of this process.
 	cacheRetryDelay = 20 * time.Millisecond
@@ -40,22 +44,25 @@ const (
 // Result.DeferWrite. The zero value is ready to use.
 type objectStates struct {
 	mu        sync.Mutex
-	objects   map[types.UID]*objectState
+	written   map[types.UID]lastWrite
+	deferred  map[types.UID]*deferredWrite
 	lastSweep time.Time
 }
 
-// objectState is the state of one object.
-type objectState struct {
-	// writtenVersion is the resourceVersion of the last write, and writtenAt the time of that write.
-	// writtenVersion is empty once the cache has received the write.
-	writtenVersion string
-	writtenAt      time.Time
-	// deferredObject is a copy of the object at the end of the last run, which was not written. serverObject is the
-	// object as the API server had it in that run. deferredAt is when the first of these runs ended, and dueAt is when
-	// deferredObject must be written at the latest.
-	deferredObject, serverObject client.Object
-	deferredAt, dueAt            time.Time
-	// onNextSave are the callbacks of the runs whose changes deferredObject holds.
+// lastWrite is the last write of an object, until the cache has received it.
+type lastWrite struct {
+	version string
+	at      time.Time
+}
+
+// deferredWrite holds the changes of an object that are not written yet.
+type deferredWrite struct {
+	// object is a copy of the object at the end of the last run. serverObject is the object as the API server had it in
+	// that run.
+	object, serverObject client.Object
+	// startedAt is when the first of these runs ended, and dueAt is when object must be written at the latest.
+	startedAt, dueAt time.Time
+	// onNextSave are the callbacks of the runs whose changes object holds.
 	onNextSave []func()
 }
 
@@ -65,18 +72,17 @@ func (m *objectStates) isCacheBehind(obj client.Object, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	known := m.objects[obj.GetUID()]
-	if known == nil || known.writtenVersion == "" {
+	last, ok := m.written[obj.GetUID()]
+	if !ok {
 		return false
 	}
 
-	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.writtenVersion)
-	if err == nil && order < 0 && now.Sub(known.writtenAt) < maxCacheLag {
+	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), last.version)
+	if err == nil && order < 0 && now.Sub(last.at) < maxCacheLag {
 		return true
 	}
 
-	known.writtenVersion = ""
-	m.deleteIfEmpty(obj.GetUID())
+	delete(m.written, obj.GetUID())
 
 	return false
 }
@@ -86,36 +92,48 @@ func (m *objectStates) recordWrite(obj client.Object, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	*m.getOrCreate(obj.GetUID(), now) = objectState{writtenVersion: obj.GetResourceVersion(), writtenAt: now}
+	m.sweep(now)
+	delete(m.deferred, obj.GetUID())
+	m.written[obj.GetUID()] = lastWrite{version: obj.GetResourceVersion(), at: now}
 }
 
 // deferWrite keeps a copy of the object as it is at the end of a run, and the callbacks that wait for its
 // write. server is the object as the API server has it. The result of the run says how long its changes may be
-// deferred. If an earlier run has a shorter limit, that limit applies, unless the result extends it. deferWrite
-// returns how much longer the write may be deferred, or 0 if the caller must write now.
+// deferred, see stretch. If an earlier run has a shorter limit, that limit applies, unless the result extends it.
+// deferWrite returns how much longer the write may be deferred, or 0 if the caller must write now.
 func (m *objectStates) deferWrite(
 	obj, server client.Object, result Result, onNextSave []func(), now time.Time,
 ) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	state := m.getOrCreate(obj.GetUID(), now)
-	if state.deferredObject == nil {
-		state.deferredAt = now
+	m.sweep(now)
+
+	state, isKnown := m.deferred[obj.GetUID()]
+	if !isKnown {
+		state = &deferredWrite{startedAt: now}
+		m.deferred[obj.GetUID()] = state
 	}
 
-	switch due := now.Add(result.writeDelay); {
+	limit := m.stretch(result.writeDelay)
+
+	switch due := now.Add(limit); {
 	case result.extendsDelay:
-		state.dueAt = state.deferredAt.Add(result.writeDelay)
-	case state.deferredObject == nil, due.Before(state.dueAt):
+		state.dueAt = state.startedAt.Add(limit)
+	case !isKnown, due.Before(state.dueAt):
 		state.dueAt = due
 	}
 
-	state.deferredObject, _ = obj.DeepCopyObject().(client.Object)
+	state.object, _ = obj.DeepCopyObject().(client.Object)
 	state.serverObject = server
 	state.onNextSave = slices.Clone(onNextSave)
 
 	return max(state.dueAt.Sub(now), 0)
+}
+
+// stretch returns how long a write with this limit may be deferred, which is longer if many objects have deferred writes.
+func (m *objectStates) stretch(limit time.Duration) time.Duration {
+	return max(limit, min(time.Duration(len(m.deferred))*time.Second/deferredWriteRate, maxWriteDelay))
 }
 
 // restoreDeferred replaces the status of obj with the status that an earlier run left without writing it, and returns
@@ -126,24 +144,23 @@ func (m *objectStates) restoreDeferred(obj client.Object) []func() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	known := m.objects[obj.GetUID()]
-	if known == nil || known.deferredObject == nil {
+	known, ok := m.deferred[obj.GetUID()]
+	if !ok {
 		return nil
 	}
 
 	current := statusOf(obj)
-	isSameVersion := known.deferredObject.GetResourceVersion() == obj.GetResourceVersion()
+	isSameVersion := known.object.GetResourceVersion() == obj.GetResourceVersion()
 
 	if !isSameVersion && !areEqual(current, statusOf(known.serverObject)) {
-		known.drop() // another client has written the status: this run observes the facts again
-		m.deleteIfEmpty(obj.GetUID())
+		delete(m.deferred, obj.GetUID()) // another client has written the status: this run observes the facts again
 
 		return nil
 	}
 
 	// Only the status is restored. The cache may strip other fields of an object, and a live read does not. If such
 	// a field differed, it would become part of the patch, and the API server would reject the patch.
-	restored := statusOf(known.deferredObject.DeepCopyObject())
+	restored := statusOf(known.object.DeepCopyObject())
 	if current.IsValid() && restored.IsValid() && current.Type() == restored.Type() {
 		current.Set(restored)
 	}
@@ -166,18 +183,12 @@ func statusOf(obj any) reflect.Value {
 	return value.Elem().FieldByName("Status")
 }
 
-// drop removes the deferred write.
-func (s *objectState) drop() { s.deferredObject, s.serverObject, s.onNextSave = nil, nil, nil }
-
 // dropDeferred drops the deferred object, because nothing is left to write.
 func (m *objectStates) dropDeferred(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if known := m.objects[obj.GetUID()]; known != nil {
-		known.drop()
-		m.deleteIfEmpty(obj.GetUID())
-	}
+	delete(m.deferred, obj.GetUID())
 }
 
 // deleteState deletes the state of an object that was deleted.
@@ -185,34 +196,21 @@ func (m *objectStates) deleteState(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	delete(m.objects, obj.GetUID())
+	delete(m.written, obj.GetUID())
+	delete(m.deferred, obj.GetUID())
 }
 
-// getOrCreate returns the state of an object. It also deletes the states that are older than stateTTL.
-func (m *objectStates) getOrCreate(uid types.UID, now time.Time) *objectState {
-	if m.objects == nil {
-		m.objects, m.lastSweep = map[types.UID]*objectState{}, now
+// sweep deletes the states that are older than stateTTL, at most once in stateTTL.
+func (m *objectStates) sweep(now time.Time) {
+	if m.written == nil {
+		m.written, m.deferred, m.lastSweep = map[types.UID]lastWrite{}, map[types.UID]*deferredWrite{}, now
 	}
 
-	if now.Sub(m.lastSweep) > stateTTL {
-		m.lastSweep = now
-		maps.DeleteFunc(m.objects, func(_ types.UID, known *objectState) bool {
-			return now.Sub(known.writtenAt) > stateTTL && now.Sub(known.dueAt) > stateTTL
-		})
+	if now.Sub(m.lastSweep) <= stateTTL {
+		return
 	}
 
-	known := m.objects[uid]
-	if known == nil {
-		known = &objectState{}
-		m.objects[uid] = known
-	}
-
-	return known
-}
-
-// deleteIfEmpty deletes the state of an object if the state is empty.
-func (m *objectStates) deleteIfEmpty(uid types.UID) {
-	if known := m.objects[uid]; known != nil && known.writtenVersion == "" && known.deferredObject == nil {
-		delete(m.objects, uid)
-	}
+	m.lastSweep = now
+	maps.DeleteFunc(m.written, func(_ types.UID, last lastWrite) bool { return now.Sub(last.at) > stateTTL })
+	maps.DeleteFunc(m.deferred, func(_ types.UID, state *deferredWrite) bool { return now.Sub(state.dueAt) > stateTTL })
 }

@@ -6,12 +6,14 @@ package step_test
 import (
 	"bytes"
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -128,6 +130,44 @@ func TestDeferredWriteWithAnotherLimit(t *testing.T) {
 
 	if fixture.getWidget(t).Status.MachineID != "100" || reported != 1 {
 		t.Errorf("reported %d times, want once", reported)
+	}
+}
+
+// If many objects change at the same time, their changes stay longer in memory, so that the API server gets few writes
+// of progress that later changes overwrite.
+func TestDeferredWritesOfManyObjects(t *testing.T) {
+	t.Parallel()
+
+	fixture, obj := newFixture(t, newWidget())
+	fixture.runner.Clock = clocktesting.NewFakePassiveClock(startTime)
+	half := step.Wait(time.Minute, "Creating", "x").DeferWriteFor(30 * time.Second)
+	count := 0
+
+	for _, tc := range []struct {
+		objects int
+		result  step.Result
+		want    time.Duration
+	}{
+		{1, newDeferredResult(), 5 * time.Second},
+		{50, newDeferredResult(), 5 * time.Second},
+		{60, newDeferredResult(), 6 * time.Second},
+		{200, half, 30 * time.Second},
+		{300, newDeferredResult(), 30 * time.Second},
+		{400, half, 40 * time.Second},
+		{1000, half, 50 * time.Second},
+		{1001, newDeferredResult().DeferWriteAtEnd(), 50 * time.Second},
+	} {
+		var after time.Duration
+
+		for ; count < tc.objects; count++ {
+			other := &widget{ObjectMeta: *obj.ObjectMeta.DeepCopy(), Status: obj.Status}
+			other.UID = types.UID(strconv.Itoa(count))
+			after = fixture.reconcileAndGetDelay(t, other, newStep(tc.result))
+		}
+
+		if after != tc.want {
+			t.Errorf("%d objects: requeued after %s, want %s", tc.objects, after, tc.want)
+		}
 	}
 }
 

@@ -131,14 +131,16 @@ func (r Result) WithReason(reason, message string) Result {
 }
 
 // DeferWrite returns the result with the permission to keep the status changes of this run in memory
-// for up to five seconds, so that one patch writes them together with later changes. Use it for
+// for up to five seconds, so that one patch writes them together with later changes. If more than 50 objects of
+// the controller change at the same time, they stay for up to 50 seconds. Use it for
 // short-lived progress and for facts that the next run can observe again. Conditions are logged only
 // after they are written. A run that registered a callback with OnSaved or OnTransition is written
 // immediately.
 func (r Result) DeferWrite() Result { return r.DeferWriteFor(defaultWriteDelay) }
 
 // DeferWriteFor is DeferWrite with another limit. A shorter limit of an earlier run that is not written yet holds,
-// too. The limit must be shorter than a minute, because the state of an object is kept in memory for that long.
+// too. While many objects change at the same time, the changes may stay longer, as after DeferWrite. The limit must be shorter
+// than a minute, because the state of an object is kept in memory for that long.
 func (r Result) DeferWriteFor(limit time.Duration) Result {
 	r.writeDelay = limit
 
