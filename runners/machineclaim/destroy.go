@@ -118,8 +118,8 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// restoreEnd sets the end reason of a machine whose job is completed, if the process that has seen the end did not write
-// it; see isEndRecorded.
+// restoreEnd sets the end reason of a machine whose job is done, if the process that has seen the end did not write it; see
+// isEndRecorded.
 func (s *scope) restoreEnd(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if s.claim.Status.EndReason != "" || info == nil || info.RunnerName == "" {
@@ -130,7 +130,7 @@ func (s *scope) restoreEnd(ctx context.Context) error {
 		return err
 	}
 
-	if s.hasCompletedJob(ctx) {
+	if hasReportedJobDone(info) || s.hasCompletedJob(ctx) {
 		s.claim.Status.EndReason = guest.ReasonJobDone
 	}
 

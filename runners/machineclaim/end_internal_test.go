@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // endFixture is a claim whose machine has run a job, as the API server has it.
@@ -46,6 +47,12 @@ func newEndFixture() *endFixture {
 	w.job.Spec.RunnerName, w.job.Spec.State = "runner-a", v1alpha1.JobCompleted
 
 	return w
+}
+
+// reportEnd changes the fixture to that of a platform that has not reported the end of the job: only the machine has.
+func (w *endFixture) reportEnd(reason string) {
+	w.job.Spec.State = v1alpha1.JobRunning
+	w.claim.Status.BootstrapInfo.GuestPhase, w.claim.Status.BootstrapInfo.GuestReason = string(guest.PhaseFinished), reason
 }
 
 // newScope returns the scope of a new process.
@@ -89,6 +96,8 @@ func TestEndIsWrittenUnlessRecorded(t *testing.T) {
 		"no runner is recorded":         {func(w *endFixture) { w.claim.Status.BootstrapInfo = nil }, false},
 		"bound to a job":                {func(w *endFixture) { w.claim.Status.BootstrapInfo.BoundJob = "gh-1" }, true},
 		"without a pool":                {func(w *endFixture) { w.claim.Spec.RunnerPoolRef = nil }, false},
+		"machine has reported the end":  {func(w *endFixture) { w.reportEnd(guest.ReasonJobDone) }, true},
+		"machine had no job":            {func(w *endFixture) { w.reportEnd(guest.ReasonIdleTimeout) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,22 +129,71 @@ func TestEndIsWrittenUnlessRecorded(t *testing.T) {
 	}
 }
 
-// A process that did not see the end of a machine finds it in the job, and gives it to the job controller. A machine
-// without a completed job has no end reason.
+// The claim of a stopped machine waits for the end of its job, so that the end of the machine needs no write of its own.
+func TestStoppedMachineWaitsForEndOfJob(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		state                v1alpha1.JobState
+		stoppedFor           time.Duration
+		isWritten, isDeleted bool
+	}{
+		"the job has ended":            {v1alpha1.JobCompleted, 0, false, true},
+		"the job has not ended":        {v1alpha1.JobRunning, time.Second, false, false},
+		"the platform is silent since": {v1alpha1.JobRunning, 3 * time.Second, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newEndFixture()
+			w.job.Spec.State = tc.state
+
+			s, runner := w.newScope(t)
+			result, err := step.ReconcileSteps(t.Context(), runner, s.claim, []step.Step[*scope]{
+				{Name: "Stopped", Run: func(_ context.Context, s *scope) step.Result {
+					stopped := metav1.NewMicroTime(s.Clock.Now().Add(-tc.stoppedFor))
+					s.times().Stopped, s.claim.Status.BootstrapInfo.Job = &stopped, w.job.Name
+					s.setEnded(guest.ReasonJobDone)
+
+					return step.Done()
+				}},
+				{Name: "Retired", Run: retire},
+			}, s)
+
+			got := &v1alpha1.MachineClaim{}
+			must.Do(t, s.Client.Get(t.Context(), client.ObjectKeyFromObject(w.claim), got))
+
+			isWritten, isDeleted := got.Status.EndReason != "", !got.DeletionTimestamp.IsZero()
+			if err != nil || isWritten != tc.isWritten || isDeleted != tc.isDeleted || !isDeleted && result.RequeueAfter > time.Second {
+				t.Errorf("written: %t, deleted: %t, requeued after %s (%v)", isWritten, isDeleted, result.RequeueAfter, err)
+			}
+		})
+	}
+}
+
+// A process that did not see the end of a machine finds it in the job or in the report of the machine, and gives it to the
+// job controller. A machine whose job is not done has no end reason.
 func TestEndIsRestored(t *testing.T) {
 	t.Parallel()
 
-	for state, want := range map[v1alpha1.JobState]string{v1alpha1.JobCompleted: guest.ReasonJobDone, v1alpha1.JobRunning: ""} {
+	for name, tc := range map[string]struct {
+		change func(*endFixture)
+		want   string
+	}{
+		"job is completed":             {func(*endFixture) {}, guest.ReasonJobDone},
+		"job runs":                     {func(w *endFixture) { w.job.Spec.State = v1alpha1.JobRunning }, ""},
+		"machine has reported the end": {func(w *endFixture) { w.reportEnd(guest.ReasonJobDone) }, guest.ReasonJobDone},
+	} {
 		w := newEndFixture()
 		w.claim.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9+30, 0)}
-		w.job.Spec.State = state
+		tc.change(w)
 
 		s, runner := w.newScope(t)
 		steps := []step.Step[*scope]{{Name: "DestroyedEmitted", Run: emitDestroyed}}
 
 		_, err := step.Finalize(t.Context(), runner, s.claim, v1alpha1.FinalizerVMCleanup, steps, s)
-		if err != nil || len(w.ends) != 1 || w.ends[0].Status.EndReason != want {
-			t.Errorf("job %s: ends %v, want one with the reason %q (%v)", state, w.ends, want, err)
+		if err != nil || len(w.ends) != 1 || w.ends[0].Status.EndReason != tc.want {
+			t.Errorf("%s: ends %v, want one with the reason %q (%v)", name, w.ends, tc.want, err)
 		}
 	}
 }

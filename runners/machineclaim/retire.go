@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,9 +18,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
+// jobEndTimeout is how long the claim of a stopped machine waits for the end of its job. Usually the CI platform reports the
+// end at the same time, and then the claim's status need not have it.
+const jobEndTimeout = 2 * time.Second
+
 // retire deletes a claim whose machine has run.
 func retire(ctx context.Context, s *scope) step.Result {
-	return s.deleteClaim(ctx, "Retiring", "the machine has ended: "+s.claim.Status.EndReason)
+	const reason = "Retiring"
+
+	message := "the machine has ended: " + s.claim.Status.EndReason
+	remaining := jobEndTimeout - s.elapsedSince(s.times().Stopped)
+
+	if remaining > 0 && s.claim.Status.EndReason == guest.ReasonJobDone && s.findPoolStatus(ctx) != nil && !s.isEndRecorded(ctx) {
+		return step.Wait(remaining, reason, message).DeferWriteAtEnd()
+	}
+
+	return s.deleteClaim(ctx, reason, message)
 }
 
 // deleteClaim deletes the claim, unless its failed machine must be kept. Before that, it writes the status with
@@ -55,11 +69,21 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 	return result
 }
 
-// isEndRecorded reports whether the end of the machine need not be in the claim's status: the job has ended according
-// to its RunnerJob, where the next process finds it, and where the pool sees that the runner was online. The rest of the
-// deletion then needs no write of the status, unless it takes long.
+// isEndRecorded reports whether the end of the machine need not be written to the claim's status: the job has ended
+// according to its RunnerJob or to the report of the machine that the status has. The next process and the pool find the end
+// there. The rest of the deletion then needs no write of the status, unless it takes long.
 func (s *scope) isEndRecorded(ctx context.Context) bool {
-	return s.claim.Status.EndReason == guest.ReasonJobDone && s.findPoolStatus(ctx) != nil && s.hasCompletedJob(ctx)
+	saved := s.findPoolStatus(ctx)
+	if saved == nil || s.claim.Status.EndReason != guest.ReasonJobDone {
+		return false
+	}
+
+	return hasReportedJobDone(saved.BootstrapInfo) || s.hasCompletedJob(ctx)
+}
+
+// hasReportedJobDone reports whether the machine has reported that its job is done.
+func hasReportedJobDone(info *v1alpha1.BootstrapInfo) bool {
+	return guest.Phase(info.GuestPhase) == guest.PhaseFinished && endReasonOf(info) == guest.ReasonJobDone
 }
 
 // isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online.
