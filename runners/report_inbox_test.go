@@ -238,11 +238,15 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 // webhook arrives, it is written soon, because nobody else knows that a runner has the job.
 func TestReportOfJobWaitsForItsWebhook(t *testing.T) { //nolint:paralleltest // it has its own clock
 	for name, tc := range map[string]struct {
+		phase        guest.Phase
 		webhookAfter time.Duration
 		isUrgent     bool
 	}{
-		"the webhook follows": {300 * time.Millisecond, false},
-		"no webhook arrives":  {time.Hour, true},
+		"the webhook follows":             {guest.PhaseRunning, 300 * time.Millisecond, false},
+		"the webhook is late":             {guest.PhaseRunning, 1500 * time.Millisecond, false},
+		"no webhook arrives":              {guest.PhaseRunning, time.Hour, true},
+		"the webhook follows a short job": {guest.PhaseFinished, 1500 * time.Millisecond, false},
+		"no webhook of a short job":       {guest.PhaseFinished, time.Hour, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -253,9 +257,9 @@ func TestReportOfJobWaitsForItsWebhook(t *testing.T) { //nolint:paralleltest // 
 
 				begun, answered := time.Now(), make(chan int, 1)
 
-				go func() { answered <- o.sendReport(guest.PhaseRunning) }()
+				go func() { answered <- o.sendReport(tc.phase) }()
 
-				time.Sleep(min(tc.webhookAfter, 2*time.Second))
+				time.Sleep(min(tc.webhookAfter, 3*time.Second))
 
 				if !tc.isUrgent {
 					job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "gh-1"}}
@@ -271,7 +275,7 @@ func TestReportOfJobWaitsForItsWebhook(t *testing.T) { //nolint:paralleltest // 
 				}
 
 				isUrgent := o.enqueuedReconciles > 0
-				if took := time.Since(begun); isUrgent != tc.isUrgent || (o.writes > 0) != tc.isUrgent || took > 3*time.Second {
+				if took := time.Since(begun); isUrgent != tc.isUrgent || (o.writes > 0) != tc.isUrgent || took > 4*time.Second {
 					t.Errorf("urgent: %t, %d writes, response after %s; want urgent: %t", isUrgent, o.writes, took, tc.isUrgent)
 				}
 			})

@@ -256,14 +256,19 @@ func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, cli
 // needsRecord returns true if the machine must get its response only after the report is written, because no
 // other source has the information. Other reports may be lost with the process. For the reports of tellsJobState, see
 // awaitJobState.
-func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
-	switch phase {
+func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) bool {
+	switch report.Phase {
 	case guest.PhaseFailed:
 		return true
 	case guest.PhaseRunning:
 		return !h.awaitJob(ctx, claim) // otherwise the pool would create another machine for the job
 	case guest.PhaseFinished:
-		return !h.hasJob(ctx, claim) // as above
+		switch report.Reason {
+		case guest.ReasonJobGone, guest.ReasonIdleTimeout, guest.ReasonTerminated:
+			return !h.hasJob(ctx, claim) // no webhook follows
+		default:
+			return !h.awaitJob(ctx, claim) // as above
+		}
 	default:
 		return false
 	}
@@ -294,8 +299,8 @@ func (h *Handler) hasJobState(ctx context.Context, claim *v1alpha1.MachineClaim,
 
 const (
 	// jobTimeout is how long a report waits until the RunnerJob has what it tells, of the 5 s that a machine waits for a
-	// response. recordTimeout follows it.
-	jobTimeout = time.Second
+	// response. recordTimeout follows it. If hundreds of jobs start at the same time, their webhooks are a second late.
+	jobTimeout = 2 * time.Second
 	// jobPollInterval is how often the cache is read in this time.
 	jobPollInterval = 50 * time.Millisecond
 )

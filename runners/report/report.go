@@ -261,7 +261,7 @@ func (h *Handler) writeReport(
 
 		received.urgent = true
 	} else {
-		received.urgent = h.needsRecord(ctx, &claim, report.Phase)
+		received.urgent = h.needsRecord(ctx, &claim, report)
 	}
 
 	if pending, ok := h.Inbox.put(name, uid, received); ok {
@@ -285,10 +285,10 @@ func (h *Handler) writeReport(
 }
 
 const (
-	// recordTimeout is how long a request waits until the claim's controller has written the report. It is less
-	// than the 5 s for which a machine waits for a response. After it the machine must retry; the report stays
+	// recordTimeout is how long a request waits until the claim's controller has written the report. With jobTimeout it is
+	// less than the 5 s for which a machine waits for a response. After it the machine must retry; the report stays
 	// in the inbox.
-	recordTimeout = 3 * time.Second
+	recordTimeout = 2 * time.Second
 	// maxRecordDelay is the age at which the Handler writes a report itself, because the controller
 	// cannot finish a reconcile of the claim. A machine that ends repeats its report for 15 s.
 	maxRecordDelay = 8 * time.Second
