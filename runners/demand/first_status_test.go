@@ -34,26 +34,42 @@ func receiveJob(t *testing.T, namespace, repository string, now time.Time) clien
 	return client.ObjectKey{Namespace: namespace, Name: platforms.JobName(job)}
 }
 
+// setPoolReason sets the reason of a ready pool's condition Scaling.
+func setPoolReason(t *testing.T, pool *v1alpha1.RunnerPool, reason string) {
+	t.Helper()
+
+	pool.Status.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
+		Type: "Scaling", Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now(),
+	}}
+	must.Do(t, env.Client.Status().Update(t.Context(), pool))
+}
+
 // A job is created with the name of its pool. So its status is written together with the start of the job, or after half a
-// minute.
+// minute. If its pool is full, it is written after five seconds.
 func TestFirstStatusIsWrittenLater(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
-		after  time.Duration
-		starts bool
-		want   string
+		after          time.Duration
+		starts, isFull bool
+		want           string
 	}{
-		"it waits":                {29 * time.Second, false, ""},
-		"it waits for longer":     {31 * time.Second, false, demand.ReasonWaitingForMachine},
-		"it has started just now": {4 * time.Second, true, ""},
-		"it has started":          {6 * time.Second, true, demand.ReasonRunning},
+		"it waits":                  {29 * time.Second, false, false, ""},
+		"it waits for longer":       {31 * time.Second, false, false, demand.ReasonWaitingForMachine},
+		"it has started just now":   {4 * time.Second, true, false, ""},
+		"it has started":            {6 * time.Second, true, false, demand.ReasonRunning},
+		"its pool is full just now": {4 * time.Second, false, true, ""},
+		"its pool is full":          {6 * time.Second, false, true, demand.ReasonAtMaximum},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
-			createPool(t, namespace, "linux", repository, "s", "linux")
+
+			pool := createPool(t, namespace, "linux", repository, "s", "linux")
+			if tc.isFull {
+				setPoolReason(t, pool, demand.ReasonAtMaximum)
+			}
 
 			clk := clocktesting.NewFakePassiveClock(time.Now())
 			r := newReconciler(t, clk, nil)
@@ -113,27 +129,23 @@ func TestEndOfWaitIsWrittenLater(t *testing.T) {
 
 			namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
 			pool := createPool(t, namespace, "linux", repository, "s", "linux")
-			setReason := func(reason string) {
-				pool.Status.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
-					Type: "Scaling", Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now(),
-				}}
-				must.Do(t, env.Client.Status().Update(t.Context(), pool))
-			}
 			clk := clocktesting.NewFakePassiveClock(time.Now())
 			r := newReconciler(t, clk, nil)
 
-			setReason(demand.ReasonAtMaximum)
+			setPoolReason(t, pool, demand.ReasonAtMaximum)
 			key := receiveJob(t, namespace, repository, clk.Now())
+			reconcileJob(t, r, key)
+			clk.SetTime(clk.Now().Add(6 * time.Second))
 			reconcileJob(t, r, key)
 
 			version := getJob(t, key).ResourceVersion
 
-			setReason(demand.ReasonScalingUp)
+			setPoolReason(t, pool, demand.ReasonScalingUp)
 			reconcileJob(t, r, key)
 
 			if tc.again {
 				clk.SetTime(clk.Now().Add(10 * time.Second))
-				setReason(demand.ReasonAtMaximum)
+				setPoolReason(t, pool, demand.ReasonAtMaximum)
 				reconcileJob(t, r, key)
 			}
 
@@ -208,17 +220,15 @@ func TestFirstStatusIsWrittenAtOnce(t *testing.T) {
 			},
 			want: "a-linux " + demand.ReasonWaitingForMachine,
 		},
-		"the pool is full": {
+		"the pool is paused": {
 			before: func(t *testing.T, namespace, repository string) {
 				t.Helper()
 
 				pool := createPool(t, namespace, "linux", repository, "s", "linux")
-				pool.Status.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
-					Type: "Scaling", Status: metav1.ConditionTrue, Reason: demand.ReasonAtMaximum, LastTransitionTime: metav1.Now(),
-				}}
-				must.Do(t, env.Client.Status().Update(t.Context(), pool))
+				pool.Spec.Paused = true
+				must.Do(t, env.Client.Update(t.Context(), pool))
 			},
-			want: "linux " + demand.ReasonAtMaximum,
+			want: "linux " + demand.CausePaused,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -178,12 +178,14 @@ func reportServed(ctx context.Context, s *scope) step.Result {
 		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" runs the job").DeferWrite()
 	case s.cause.Reason == "":
 		return s.deferWait(ctx, step.WaitReady(0, ReasonWaitingForMachine, WaitingMessage(s.job.Status.Pool)))
+	case s.cause.Reason == ReasonAtMaximum: // other jobs end soon, and the pool has this reason, too
+		return s.deferWait(ctx, step.Wait(0, s.cause.Reason, s.cause.Message))
 	default:
 		return step.Wait(0, s.cause.Reason, s.cause.Message)
 	}
 }
 
-// deferWait returns the result for a job whose pool provides a machine, with the permission to write it later if nobody has to
+// deferWait returns the result for a job whose pool provides a machine, now or when other jobs end, with the permission to write it later if nobody has to
 // know it now.
 func (s *scope) deferWait(ctx context.Context, result step.Result) step.Result {
 	saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerJob)
@@ -191,8 +193,13 @@ func (s *scope) deferWait(ctx context.Context, result step.Result) step.Result {
 		return result
 	}
 
-	if len(saved.Status.Conditions) == 0 && saved.PoolName() == s.job.Status.Pool {
+	isFirst := len(saved.Status.Conditions) == 0
+
+	switch {
+	case isFirst && saved.PoolName() == s.job.Status.Pool && s.cause.Reason == "":
 		return result.DeferWriteFor(step.ProgressWriteDelay) // the status says nothing that RunnerJob.PoolName does not say
+	case isFirst && saved.PoolName() == s.job.Status.Pool:
+		return result.DeferWrite()
 	}
 
 	switch last := meta.FindStatusCondition(saved.Status.Conditions, ConditionServed); {
