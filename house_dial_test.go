@@ -44,7 +44,7 @@ var dialing = map[string]string{
 	"hypervisor/kubevirt/provider.go":                 administrators,
 	"hypervisor/libvirt/dial.go":                      administrators,
 	"hypervisor/proxmox/client.go":                    administrators,
-	"identity/spire/link.go":                          administrators,
+	"identity/spire/connection.go":                    administrators,
 	"kit/bounds/egress.go":                            limited,
 	"kit/bounds/http.go":                              caller,
 	"kit/credential/responses.go":                     shown, // kubeconfigs

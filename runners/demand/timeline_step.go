@@ -185,8 +185,8 @@ func reportServed(ctx context.Context, s *scope) step.Result {
 	}
 }
 
-// deferWait returns the result for a job whose pool provides a machine, now or when other jobs end, with the permission to write it later if nobody has to
-// know it now.
+// deferWait returns the result for a job whose pool provides a machine, now or when other jobs end, with the permission to
+// write it later if nobody has to know it now.
 func (s *scope) deferWait(ctx context.Context, result step.Result) step.Result {
 	saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerJob)
 	if !ok || s.confirmation != nil {
