@@ -164,12 +164,12 @@ func (s *sharedEnv) start() error {
 
 // installKinds installs the CRDs of the other projects, unless an earlier test has done that. HyperShift's CRD has 600 KB,
 // and takes the API server seconds also if it is there.
-func installKinds(ctx context.Context, config *rest.Config) error {
+func installKinds(ctx context.Context, clusterConfig *rest.Config) error {
 	if kindsInstalled.Load() {
 		return nil
 	}
 
-	if err := crds.Install(ctx, config); err != nil {
+	if err := crds.Install(ctx, clusterConfig); err != nil {
 		return err
 	}
 

@@ -332,7 +332,7 @@ func (a *Approver) checkRequest(
 			return "", nil, err
 		}
 
-		if refusal = Check(object, facts); refusal != nil {
+		if refusal := Check(object, facts); refusal != nil {
 			return node, refusal, nil
 		}
 	}

@@ -160,7 +160,7 @@ func TestDeferredWritesOfManyObjects(t *testing.T) {
 		var after time.Duration
 
 		for ; count < tc.objects; count++ {
-			other := &widget{ObjectMeta: *obj.ObjectMeta.DeepCopy(), Status: obj.Status}
+			other := &widget{ObjectMeta: *obj.DeepCopy(), Status: obj.Status}
 			other.UID = types.UID(strconv.Itoa(count))
 			after = fixture.reconcileAndGetDelay(t, other, newStep(tc.result))
 		}

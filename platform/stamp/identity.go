@@ -137,9 +137,7 @@ func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 		return ErrNoIdentity
 	}
 
-	_, err := k.verifyOwner(object, id)
-
-	return err
+	return k.verifyOwner(object, id)
 }
 
 func (k *Keys) parseIdentity(object metav1.Object) (identityValue, error) {
@@ -148,18 +146,18 @@ func (k *Keys) parseIdentity(object metav1.Object) (identityValue, error) {
 	return k.parse(value)
 }
 
-// verifyOwner returns the parsed annotation of an object if its HMAC OWNER is valid for the identity.
-func (k *Keys) verifyOwner(object metav1.Object, id Identity) (identityValue, error) {
+// verifyOwner returns nil if the HMAC OWNER in the annotation of an object is valid for the identity.
+func (k *Keys) verifyOwner(object metav1.Object, id Identity) error {
 	value, err := k.parseIdentity(object)
-
-	switch {
-	case err != nil:
-		return value, err
-	case value.isDetached || !hmac.Equal([]byte(value.owner), []byte(computeOwner(value.key, value.version, id))):
-		return value, ErrForged
-	default:
-		return value, nil
+	if err != nil {
+		return err
 	}
+
+	if value.isDetached || !hmac.Equal([]byte(value.owner), []byte(computeOwner(value.key, value.version, id))) {
+		return ErrForged
+	}
+
+	return nil
 }
 
 // isSignedDetached reports whether the annotation proves that the owner has detached the object.

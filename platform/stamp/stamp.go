@@ -162,7 +162,7 @@ func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resou
 		return s.ownershipByLabels(object, resourceID)
 	}
 
-	_, identityErr := s.keys.verifyOwner(object, newIdentity(object, kind, s.adapter, resourceID))
+	identityErr := s.keys.verifyOwner(object, newIdentity(object, kind, s.adapter, resourceID))
 	if identityErr == nil {
 		return Managed, "" // whatever its labels say
 	}
@@ -344,7 +344,9 @@ func lookUpAnnotation(object metav1.Object, name string) (value string, found bo
 }
 
 // lookUp returns one entry of a map in the metadata. It does not copy the map if the object is unstructured.
-func lookUp(object metav1.Object, field string, get func(metav1.Object) map[string]string, name string) (value string, found bool) {
+func lookUp(
+	object metav1.Object, field string, get func(metav1.Object) map[string]string, name string,
+) (value string, found bool) {
 	if direct, ok := object.(*unstructured.Unstructured); ok {
 		value, found, _ = unstructured.NestedString(direct.Object, "metadata", field, name)
 	} else {
