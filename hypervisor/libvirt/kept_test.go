@@ -113,8 +113,17 @@ func (s *site) openConsole(command string) {
 		}
 	}
 
-	_, err = input.Write([]byte("\x1d")) // Ctrl-]
-	s.must(err)
+	// virsh discards what it gets before it has set up its terminal, which is after it shows the text. So Ctrl-] is
+	// repeated until virsh ends.
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := input.Write([]byte("\x1d")); err != nil {
+				return
+			}
+
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
 
 	_, _ = io.Copy(io.Discard, output)
 

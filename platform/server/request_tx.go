@@ -343,8 +343,11 @@ func (u *requestTx) updateOrRemove(ctx context.Context, kind *entity.Kind, r *st
 
 // removeResource removes a resource from the database and records the change.
 func (u *requestTx) removeResource(ctx context.Context, r store.Resource) error {
-	err := u.tx.Remove(ctx, r.ID)
+	if err := u.tx.Remove(ctx, r.ID); err != nil {
+		return err
+	}
+
 	u.tx.RecordChange(r, store.OperationRemoved)
 
-	return err
+	return nil
 }
