@@ -234,7 +234,7 @@ func TestSecretIsReadOnlyIfAllowed(t *testing.T) {
 		})
 		secrets := &connect.Secrets{Reader: reader}
 
-		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
+		value, err := secrets.ReadValue(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
 		if reads != tt.reads || errclass.ReasonOf(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
 			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
 		}
@@ -253,7 +253,7 @@ func TestMissingOptionalSecretIsEmpty(t *testing.T) {
 		for _, ref := range []v1alpha1.SecretKeySelector{{Name: "token", Key: "other"}, {Name: "other", Key: "key"}} {
 			ref.Namespace, ref.Optional = "ci", &optional
 
-			value, err := secrets.Value(t.Context(), ref, "ci")
+			value, err := secrets.ReadValue(t.Context(), ref, "ci")
 			if value != "" || (err == nil) != optional {
 				t.Errorf("optional %t, %s/%s: %q, %v", optional, ref.Name, ref.Key, value, err)
 			}
@@ -279,7 +279,7 @@ func TestForbiddenSecretLooksMissing(t *testing.T) {
 
 		for _, name := range []string{"secret-a", "secret-b"} {
 			for _, key := range []string{"key", "other"} {
-				value, err := secrets.Value(t.Context(),
+				value, err := secrets.ReadValue(t.Context(),
 					v1alpha1.SecretKeySelector{Namespace: "platform", Name: name, Key: key, Optional: &optional}, "team-a")
 				errorTexts[strings.ReplaceAll(fmt.Sprint(value, errclass.ReasonOf(err, ""), err), name, "NAME")] = true
 			}
@@ -290,7 +290,7 @@ func TestForbiddenSecretLooksMissing(t *testing.T) {
 		}
 	}
 
-	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.IsMissing(err) {
+	if _, err := secrets.ReadValue(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.IsMissing(err) {
 		t.Errorf("an administrator gets no error about the missing Secret: %v", err)
 	}
 }

@@ -61,7 +61,7 @@ func (a *Area) newJobParts(
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: a.Platforms, Log: a.Log}
 
-	stores, err := a.logStoreControllers(mgr, secrets)
+	stores, err := a.newLogStoreControllers(mgr, secrets)
 	if err != nil {
 		return nil, err
 	}

@@ -48,9 +48,9 @@ func (a *Area) newConsoleLogs(mgr ctrl.Manager) machineclaim.ConsoleLogs {
 	return nil
 }
 
-// logStoreControllers returns the controller that copies logs to the object store. It returns no controller
+// newLogStoreControllers returns the controller that copies logs to the object store. It returns no controller
 // if no store is configured, but registers the metrics of the store in any case.
-func (a *Area) logStoreControllers(mgr ctrl.Manager, secrets *connect.Secrets) ([]func(ctrl.Manager) error, error) {
+func (a *Area) newLogStoreControllers(mgr ctrl.Manager, secrets *connect.Secrets) ([]func(ctrl.Manager) error, error) {
 	metrics, err := logstore.NewMetrics(a.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("set up log store: %w", err)

@@ -101,7 +101,7 @@ type Transports struct {
 // Setup adds the controllers of the area to the manager, and returns the handler of the HTTP routes that CI
 // platforms and machines call.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error) {
-	if err := addIndexes(ctx, mgr); err != nil {
+	if err := addTPMIndex(ctx, mgr); err != nil {
 		return nil, err
 	}
 
@@ -147,6 +147,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 	return parts.routes, nil
 }
 
+// parts are the components that Setup adds to the manager, and the routes that it returns.
 type parts struct {
 	clusters       *connect.Clusters
 	controllers    []func(ctrl.Manager) error
@@ -319,9 +320,9 @@ func (a *Area) newRoutes(
 	return mux
 }
 
-// addIndexes indexes MachineClaims by the endorsement certificate of their TPM. The RunnerJob controller
+// addTPMIndex indexes MachineClaims by the endorsement certificate of their TPM. The RunnerJob controller
 // adds the other indexes of jobs and claims.
-func addIndexes(ctx context.Context, mgr ctrl.Manager) error {
+func addTPMIndex(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.ExtractEK); err != nil {
 		return fmt.Errorf("index machine claims by TPM: %w", err)
 	}

@@ -193,7 +193,7 @@ func (c *Clusters) readSecrets(ctx context.Context, spec *v1alpha1.HypervisorClu
 	}
 
 	if spec.KubeVirt != nil && spec.KubeVirt.KubeconfigSecretRef != nil {
-		value, err := c.Secrets.Kubeconfig(ctx, *spec.KubeVirt.KubeconfigSecretRef, "")
+		value, err := c.Secrets.ReadKubeconfig(ctx, *spec.KubeVirt.KubeconfigSecretRef, "")
 		if err != nil {
 			return clusterSecrets{}, err
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 )
 
-// Names returns the names of all Secrets that a spec refers to and that its object may use. An object without a
+// ListNames returns the names of all Secrets that a spec refers to and that its object may use. An object without a
 // namespace reads as the operator.
-func (s *Secrets) Names(ctx context.Context, spec any, namespace string) []types.NamespacedName {
+func (s *Secrets) ListNames(ctx context.Context, spec any, namespace string) []types.NamespacedName {
 	reader := namespace
 	if reader == "" {
 		reader = s.OperatorNamespace

@@ -4,6 +4,7 @@
 package connect
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 )
 
 // NewErrorResult returns the step result for an error of a hypervisor, a CI platform or the
-// identity provider: wait, stall, or fail with back-off, depending on the kind of the error. after
-// is the delay if the error has none, and fallback is the reason if the error has none.
+// identity provider: wait, stall, or fail with back-off, depending on the kind of the error. delay
+// applies if the error has no delay of its own, and fallback is the reason if it has none.
 func NewErrorResult(err error, delay time.Duration, fallback string) step.Result {
 	if e, ok := errors.AsType[*hypervisor.Error](err); ok {
 		return newHypervisorResult(e, err, delay, fallback)
@@ -41,26 +42,26 @@ func NewErrorResult(err error, delay time.Duration, fallback string) step.Result
 }
 
 func newHypervisorResult(e *hypervisor.Error, err error, delay time.Duration, fallback string) step.Result {
-	reason := defaultReason(e.Reason, fallback)
+	reason := cmp.Or(e.Reason, fallback)
 
 	switch e.Kind {
 	case hypervisor.Rejected, hypervisor.NotFound, hypervisor.NotOwned:
 		return step.Stall(reason, err.Error())
 	case hypervisor.Busy, hypervisor.NoCapacity, hypervisor.Unavailable, hypervisor.IDTaken:
-		return step.Wait(defaultDelay(e.RetryAfter, delay), reason, err.Error())
+		return step.Wait(cmp.Or(e.RetryAfter, delay), reason, err.Error())
 	default:
 		return step.Fail(errclass.Wrap(errclass.Transient, reason, err))
 	}
 }
 
 func newWorkloadResult(e *workload.Error, err error, delay time.Duration, fallback string) step.Result {
-	reason := defaultReason(e.Reason, fallback)
+	reason := cmp.Or(e.Reason, fallback)
 
 	switch e.Kind {
 	case workload.Rejected, workload.NotFound:
 		return step.Stall(reason, err.Error())
 	case workload.RateLimited, workload.RunnerBusy, workload.Conflict:
-		return step.Wait(defaultDelay(e.RetryAfter, delay), reason, err.Error())
+		return step.Wait(cmp.Or(e.RetryAfter, delay), reason, err.Error())
 	default:
 		return step.Fail(errclass.Wrap(errclass.Transient, reason, err))
 	}
@@ -82,20 +83,4 @@ func newIdentityResult(e *identity.Error, err error, delay time.Duration) step.R
 	default:
 		return step.Wait(delay, ReasonSPIREUnavailable, err.Error())
 	}
-}
-
-func defaultReason(reason, fallback string) string {
-	if reason == "" {
-		return fallback
-	}
-
-	return reason
-}
-
-func defaultDelay(own, fallback time.Duration) time.Duration {
-	if own == 0 {
-		return fallback
-	}
-
-	return own
 }

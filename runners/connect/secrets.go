@@ -36,34 +36,34 @@ type Secrets struct {
 	Egress *bounds.EgressPolicy
 }
 
-// Value returns the value that sel selects for an object in namespace, for a use in which the value
+// ReadValue returns the value that sel selects for an object in namespace, for a use in which the value
 // is not sent to a server. An empty namespace stands for a cluster-wide object, which reads as the
-// operator. If the selector is optional and the value is missing or not allowed, Value returns "".
+// operator. If the selector is optional and the value is missing or not allowed, ReadValue returns "".
 //
 // An error is of class Configuration and names the Secret and the fix, unless the API server is
 // unavailable. An error never contains a value.
-func (s *Secrets) Value(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
-	return s.ValueFor(ctx, sel, namespace, credential.Destination{})
+func (s *Secrets) ReadValue(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
+	return s.ReadValueFor(ctx, sel, namespace, credential.Destination{})
 }
 
-// ValueFor is Value for a value that is sent to servers. It returns an error if the Secret does not
+// ReadValueFor is ReadValue for a value that is sent to servers. It returns an error if the Secret does not
 // allow the servers.
-func (s *Secrets) ValueFor(
+func (s *Secrets) ReadValueFor(
 	ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination credential.Destination,
 ) (string, error) {
-	return s.readValue(ctx, sel, namespace, func([]byte) credential.Destination { return destination })
+	return s.readChecked(ctx, sel, namespace, func([]byte) credential.Destination { return destination })
 }
 
-// Kubeconfig is Value for a kubeconfig, which names the server that it is sent to.
-func (s *Secrets) Kubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
-	return s.readValue(ctx, sel, namespace, credential.DestinationOfKubeconfig)
+// ReadKubeconfig is ReadValue for a kubeconfig, which names the server that it is sent to.
+func (s *Secrets) ReadKubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
+	return s.readChecked(ctx, sel, namespace, credential.DestinationOfKubeconfig)
 }
 
-// readValue reads the selected value for an object in a namespace, or for the operator if namespace is
+// readChecked reads the selected value for an object in a namespace, or for the operator if namespace is
 // empty. A Secret of another namespace must allow the reader's namespace. The Secret must also allow the
-// destination, which can depend on the value. readValue returns an empty string if the selector is optional
+// destination, which can depend on the value. readChecked returns an empty string if the selector is optional
 // and the value is missing or not allowed.
-func (s *Secrets) readValue(
+func (s *Secrets) readChecked(
 	ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination func(value []byte) credential.Destination,
 ) (string, error) {
 	reader := namespace
@@ -132,7 +132,7 @@ func (s *Secrets) readSource(
 		return "", nil
 	}
 
-	return s.ValueFor(ctx, src.SecretKeyRef, namespace, destination)
+	return s.ReadValueFor(ctx, src.SecretKeyRef, namespace, destination)
 }
 
 // isForbiddenSecret reports whether an error means that the Secret's annotations do not allow its use.

@@ -58,9 +58,9 @@ type workloadEntry struct {
 	readAt, usedAt time.Time
 }
 
-// Runner returns the runner that a template and a workload (of a pool or a claim) describe
+// ResolveRunner returns the runner that a template and a workload (of a pool or a claim) describe
 // together.
-func (w *Workloads) Runner(
+func (w *Workloads) ResolveRunner(
 	template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
 ) (workload.RunnerSpec, error) {
 	platform, ok := w.Platforms[workloadSpec.Type]
@@ -78,7 +78,7 @@ func (w *Workloads) Runner(
 func (w *Workloads) ProviderFor(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
 ) (workload.Provider, error) {
-	runner, err := w.Runner(template, workloadSpec)
+	runner, err := w.ResolveRunner(template, workloadSpec)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (w *Workloads) ProviderFor(
 		return nil, err
 	}
 
-	return w.store(key, config)
+	return w.ensure(key, config)
 }
 
 // ProviderToRelease is ProviderFor for a caller that removes a runner. If the Secrets no longer exist, it
@@ -112,7 +112,7 @@ func (w *Workloads) ProviderToRelease(
 		return provider, err
 	}
 
-	runner, runnerErr := w.Runner(template, workloadSpec)
+	runner, runnerErr := w.ResolveRunner(template, workloadSpec)
 	if runnerErr != nil {
 		return nil, runnerErr
 	}
@@ -139,7 +139,7 @@ func newProviderKey(template *v1alpha1.HypervisorMachineTemplate, runner workloa
 	}, "\x00")
 }
 
-// getFresh returns the provider of a scope if its Secrets were read within credentialMaxAge; else
+// getFresh returns the provider with the key if its Secrets were read within credentialMaxAge; else
 // nil.
 func (w *Workloads) getFresh(key string) workload.Provider {
 	w.mu.Lock()
@@ -155,9 +155,9 @@ func (w *Workloads) getFresh(key string) workload.Provider {
 	return entry.provider
 }
 
-// store returns the cached provider of a key if it has the same settings and secrets. Otherwise it opens a
+// ensure returns the cached provider of a key if it has the same settings and secrets. Otherwise it opens a
 // provider and caches it, and drops the providers that were not used for providerIdleTimeout.
-func (w *Workloads) store(key string, config workload.Config) (workload.Provider, error) {
+func (w *Workloads) ensure(key string, config workload.Config) (workload.Provider, error) {
 	digest, err := computeDigest(config.Secrets, config.Template.Spec.Bootstrap, config.Runner.Timeout)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ var errBroken = errors.New("broken")
 
 type anySecret struct{}
 
-func (anySecret) Value(_ context.Context, extract v1alpha1.SecretKeySelector, _ string) (string, error) {
+func (anySecret) ReadValue(_ context.Context, extract v1alpha1.SecretKeySelector, _ string) (string, error) {
 	return extract.Name, nil
 }
 

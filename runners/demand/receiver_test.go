@@ -525,10 +525,10 @@ type countingSecrets struct {
 	reads atomic.Int64
 }
 
-func (c *countingSecrets) Value(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error) {
+func (c *countingSecrets) ReadValue(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error) {
 	c.reads.Add(1)
 
-	return c.SecretReader.Value(ctx, selector, namespace)
+	return c.SecretReader.ReadValue(ctx, selector, namespace)
 }
 
 // A namespace cannot delay the webhooks of other namespaces with many pools that have the same scope.

@@ -17,7 +17,7 @@ import (
 // SecretReader reads the value that a selector picks for an object in a namespace. An error of
 // class Configuration needs a change by a person; other errors are transient.
 type SecretReader interface {
-	Value(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error)
+	ReadValue(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error)
 }
 
 const (
@@ -76,7 +76,7 @@ func (c *secretCache) get(
 		defer cancel()
 
 		now := c.clock.Now()
-		value, err := c.reader.Value(shared, selector, namespace)
+		value, err := c.reader.ReadValue(shared, selector, namespace)
 
 		return c.put(key, secretEntry{value: value, err: err, readAt: now}), nil
 	})

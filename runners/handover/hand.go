@@ -184,7 +184,7 @@ func (h *Handler) prepareIssuance(
 		return unavailable(err)
 	}
 
-	runner, err := h.Workloads.Runner(&template, claim.Spec.WorkloadConfig)
+	runner, err := h.Workloads.ResolveRunner(&template, claim.Spec.WorkloadConfig)
 	if err != nil {
 		return unavailable(err)
 	}

@@ -153,9 +153,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// keepSecrets keeps the Secrets that the cluster refers to.
+// keepSecrets prevents the deletion of the Secrets that the cluster refers to, because they are needed to delete its machines.
 func (s *scope) keepSecrets(ctx context.Context) error {
-	return s.Keeper.Keep(ctx, s.cluster, s.Clusters.Secrets.Names(ctx, s.cluster.Spec, "")...)
+	return s.Keeper.Keep(ctx, s.cluster, s.Clusters.Secrets.ListNames(ctx, s.cluster.Spec, "")...)
 }
 
 func reportSecrets(_ context.Context, s *scope) step.Result {

@@ -28,7 +28,7 @@ const (
 
 // Secrets reads a value of a Secret that the caller sends to a server.
 type Secrets interface {
-	ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to credential.Destination) (string, error)
+	ReadValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination credential.Destination) (string, error)
 }
 
 // Store writes to the configured bucket.
@@ -93,7 +93,7 @@ func (s *Store) readKeys(ctx context.Context) (objectstore.Credentials, error) {
 		optional *bool
 		target   *string
 	}{{secretKeyID, nil, &out.ID}, {secretKey, nil, &out.Secret}, {secretToken, &optional, &out.Token}} {
-		value, err := s.Secrets.ValueFor(ctx, v1alpha1.SecretKeySelector{
+		value, err := s.Secrets.ReadValueFor(ctx, v1alpha1.SecretKeySelector{
 			Name: s.Config.Secret, Key: part.key, Optional: part.optional,
 		}, "", credential.DestinationOfURL(s.Config.Endpoint))
 		if err != nil {

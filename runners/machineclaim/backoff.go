@@ -188,7 +188,7 @@ func (s *scope) platformCause() string {
 		return "platform"
 	}
 
-	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
+	runner, err := s.Workloads.ResolveRunner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
 		return "platform"
 	}

@@ -85,7 +85,7 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 // needsJob reports whether the platform binds each runner to one job. It returns false if the runner's settings are
 // invalid: the step that uses the settings reports the error.
 func (s *scope) needsJob() bool {
-	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
+	runner, err := s.Workloads.ResolveRunner(s.template, s.claim.Spec.WorkloadConfig)
 
 	return err == nil && runner.NeedsJob
 }

@@ -220,7 +220,7 @@ func (s *scope) renderSeed(ctx context.Context) (hypervisor.Seed, error) {
 		return hypervisor.Seed{}, err
 	}
 
-	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
+	runner, err := s.Workloads.ResolveRunner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
 		return hypervisor.Seed{}, err
 	}

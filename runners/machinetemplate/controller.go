@@ -155,9 +155,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// keepSecrets keeps the Secrets that the template refers to.
+// keepSecrets prevents the deletion of the Secrets that the template refers to, because they are needed to remove runners.
 func (s *scope) keepSecrets(ctx context.Context) error {
-	return s.Keeper.Keep(ctx, s.template, s.Workloads.Secrets.Names(ctx, s.template.Spec, s.template.Namespace)...)
+	return s.Keeper.Keep(ctx, s.template, s.Workloads.Secrets.ListNames(ctx, s.template.Spec, s.template.Namespace)...)
 }
 
 func reportSecrets(_ context.Context, s *scope) step.Result {

@@ -224,7 +224,7 @@ func (s *scope) configuredPlatforms() []string {
 func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
 	workloadConfig := v1alpha1.Workload{Type: platform}
 
-	runner, err := s.Workloads.Runner(s.template, workloadConfig)
+	runner, err := s.Workloads.ResolveRunner(s.template, workloadConfig)
 	if errclass.ReasonOf(err, "") == workload.ReasonScopeMissing {
 		if s.needsRelease() {
 			return step.Stall(workload.ReasonReleaseUnknown, "find the newest release of the runner: version latest needs a scope "+

@@ -262,7 +262,7 @@ func readNetwork(text string) error {
 
 type anySecret struct{}
 
-func (anySecret) Value(context.Context, v1alpha1.SecretKeySelector, string) (string, error) {
+func (anySecret) ReadValue(context.Context, v1alpha1.SecretKeySelector, string) (string, error) {
 	return "", nil
 }
 

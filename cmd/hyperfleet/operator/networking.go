@@ -32,7 +32,7 @@ func addNetworkingArea(
 		// A HypervisorCluster has no namespace, so its Secrets are read without the check of allowed
 		// namespaces.
 		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Destination) (string, error) {
-			return secrets.ValueFor(ctx, sel, "", to)
+			return secrets.ReadValueFor(ctx, sel, "", to)
 		},
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
