@@ -54,20 +54,20 @@ func Assign(jobs []v1alpha1.RunnerJob, pools []Pool, assign func(*v1alpha1.Runne
 		byNamespace[pool.Namespace] = append(byNamespace[pool.Namespace], pool)
 	}
 
-	live := make([]*v1alpha1.RunnerJob, 0, len(jobs))
+	active := make([]*v1alpha1.RunnerJob, 0, len(jobs))
 
 	for i := range jobs {
 		state := jobs[i].Spec.State
 		if jobs[i].DeletionTimestamp.IsZero() && (state == v1alpha1.JobQueued || state == v1alpha1.JobRunning) {
-			live = append(live, &jobs[i])
+			active = append(active, &jobs[i])
 		}
 	}
 
-	slices.SortFunc(live, compareJobs)
+	slices.SortFunc(active, compareJobs)
 
 	taken := map[types.NamespacedName]int{}
 
-	for _, job := range live {
+	for _, job := range active {
 		pool, ok := choosePool(job.Spec, byNamespace[job.Namespace], taken)
 		if !ok {
 			continue

@@ -38,8 +38,8 @@ func (s *scope) confirm(ctx context.Context) error {
 		return nil
 	}
 
-	providers := s.findConfirmPools()
-	if len(providers) == 0 {
+	pools := s.findConfirmPools()
+	if len(pools) == 0 {
 		// No pool of this namespace reaches the job's repository. A new pool enqueues the job.
 		return nil
 	}
@@ -50,7 +50,8 @@ func (s *scope) confirm(ctx context.Context) error {
 		return nil
 	}
 
-	found, err := s.getJob(ctx, providers)
+	// One call is enough, because the providers of one scope have the same permissions.
+	found, err := s.getJob(ctx, pools[0])
 
 	s.confirmCalls.record(key, now)
 	s.requeueIn(s.nextConfirmTime(key).Sub(now))
@@ -177,11 +178,8 @@ func (s *scope) findConfirmPools() []loadedPool {
 	return append(first, rest...)
 }
 
-// getJob gets the job from the platform with the credentials of the first pool. One call is enough,
-// because the providers of one scope have the same permissions.
-func (s *scope) getJob(ctx context.Context, pools []loadedPool) (workload.Job, error) {
-	pool := pools[0]
-
+// getJob gets the job from the platform with the credentials of the pool.
+func (s *scope) getJob(ctx context.Context, pool loadedPool) (workload.Job, error) {
 	provider, err := s.Providers.ProviderFor(ctx, pool.template, pool.object.Spec.Workload)
 	if err != nil {
 		return workload.Job{}, err
@@ -266,13 +264,13 @@ type confirmCall struct {
 
 // nextTime returns when to ask the platform about the job. The first call comes interval after the
 // last event. After each call the interval doubles, up to maxConfirmInterval.
-func (a *confirmCalls) nextTime(key types.NamespacedName, lastEvent time.Time, interval time.Duration) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (c *confirmCalls) nextTime(key types.NamespacedName, lastEvent time.Time, interval time.Duration) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	last, ok := a.jobs[key]
+	last, ok := c.jobs[key]
 	if !ok || lastEvent.After(last.calledAt) {
-		delete(a.jobs, key)
+		delete(c.jobs, key)
 
 		return lastEvent.Add(interval)
 	}
@@ -287,20 +285,20 @@ func (a *confirmCalls) nextTime(key types.NamespacedName, lastEvent time.Time, i
 	return last.calledAt.Add(min(wait, max(maxConfirmInterval, interval)))
 }
 
-func (a *confirmCalls) record(key types.NamespacedName, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (c *confirmCalls) record(key types.NamespacedName, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	if a.jobs == nil {
-		a.jobs = map[types.NamespacedName]confirmCall{}
+	if c.jobs == nil {
+		c.jobs = map[types.NamespacedName]confirmCall{}
 	}
 
-	a.jobs[key] = confirmCall{count: a.jobs[key].count + 1, calledAt: now}
+	c.jobs[key] = confirmCall{count: c.jobs[key].count + 1, calledAt: now}
 }
 
-func (a *confirmCalls) forget(key types.NamespacedName) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (c *confirmCalls) forget(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	delete(a.jobs, key)
+	delete(c.jobs, key)
 }

@@ -41,7 +41,8 @@ const (
 	reconcileTimeout    = time.Minute
 	defaultRetention    = 24 * time.Hour
 	defaultConfirmAfter = 5 * time.Minute
-	defaultParallel     = 4
+	// maxConcurrentJobs is how many jobs are reconciled at the same time.
+	maxConcurrentJobs = 4
 	// platformCallRate and platformCallBurst limit the calls to all platforms together: 1,800 an
 	// hour of the 5,000 calls that GitHub allows.
 	platformCallRate  = 0.5
@@ -110,8 +111,8 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, newPoolChangedPredicate()))).
 		Watches(&v1alpha1.RunnerPool{}, r.newPoolHandler()).
 		Watches(&v1alpha1.MachineClaim{}, r.newClaimHandler()).
-		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.findLiveJobs), changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel, ReconciliationTimeout: reconcileTimeout}).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.findUnfinishedJobs), changed).
+		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentJobs, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerjob: %w", err)
@@ -132,9 +133,9 @@ func newPoolChangedPredicate() predicate.Predicate {
 	}}
 }
 
-// findLiveJobs returns requests for the jobs in obj's namespace that are not completed, because
+// findUnfinishedJobs returns requests for the jobs in obj's namespace that are not completed, because
 // another pool may serve them now.
-func (r *JobReconciler) findLiveJobs(ctx context.Context, obj client.Object) []reconcile.Request {
+func (r *JobReconciler) findUnfinishedJobs(ctx context.Context, obj client.Object) []reconcile.Request {
 	return watch.ListRequests[*v1alpha1.RunnerJob](ctx, r.Client, &v1alpha1.RunnerJobList{}, nil,
 		client.InNamespace(obj.GetNamespace()), Unfinished())
 }

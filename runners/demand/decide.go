@@ -79,8 +79,8 @@ type Input struct {
 	// Sizes are the Keys of the queued jobs' sizes, in the order in which their machines should be
 	// created. Nil means that all jobs request the pool's own size.
 	Sizes []string
-	// WarmIdle is how many idle machines the pool keeps in addition to the machines for jobs; see the
-	// function WarmIdle.
+	// WarmIdle is how many idle machines the pool keeps in addition to the machines for jobs; see
+	// CountWarmIdle.
 	WarmIdle int
 	// WarmStopped is how many machines the pool keeps on standby.
 	WarmStopped int

@@ -23,12 +23,14 @@ const IndexRunnerName = "runnerName"
 // IndexWaitingTemplate is the index field for the template of a MachineClaim that has no machine yet.
 const IndexWaitingTemplate = "waitingTemplate"
 
-// indexUnfinished is the index field for RunnerJobs that are not completed. All of them have the value isUnfinished.
-const indexUnfinished, isUnfinished = "unfinished", "true"
+// indexUnfinished is the index field for RunnerJobs that are not completed. All of them have the value unfinishedValue.
+const indexUnfinished, unfinishedValue = "unfinished", "true"
 
 // Unfinished selects the RunnerJobs of the cache that are not completed. Completed jobs are kept for a day, so there may be
 // many more of them.
-func Unfinished() client.MatchingFields { return client.MatchingFields{indexUnfinished: isUnfinished} }
+func Unfinished() client.MatchingFields {
+	return client.MatchingFields{indexUnfinished: unfinishedValue}
+}
 
 // The other index fields of the cache.
 const (
@@ -118,7 +120,7 @@ func extractUnfinished(job *v1alpha1.RunnerJob) []string {
 		return nil
 	}
 
-	return []string{isUnfinished}
+	return []string{unfinishedValue}
 }
 
 // listRunnerNames returns the runner name that the claim determines and, if it is set, the

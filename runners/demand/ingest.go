@@ -99,9 +99,9 @@ func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workloa
 	var refusal refusedError
 
 	for _, job := range jobs {
-		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(p.inEnterprise(job)) })
+		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(p.withEnterprise(job)) })
 		canAnyRun := func() bool {
-			return slices.ContainsFunc(covering, func(p loadedPool) bool { return p.canRun(p.inEnterprise(job)) })
+			return slices.ContainsFunc(covering, func(p loadedPool) bool { return p.canRun(p.withEnterprise(job)) })
 		}
 
 		if s.Platforms.isHosted(job) && !canAnyRun() {

@@ -30,7 +30,7 @@ type JobMetrics struct {
 	finished                   *prometheus.CounterVec
 	extraLabels                []string
 	pools, conclusions         *metrics.LabelLimiter
-	repositoryOfWorkflow       *metrics.LabelLimiter
+	combinations               *metrics.LabelLimiter
 }
 
 // NewJobMetrics registers hyperfleet_job_queue_duration_seconds{namespace,pool},
@@ -55,10 +55,10 @@ func NewJobMetrics(registerer prometheus.Registerer, extraLabels []string, maxCo
 			Namespace: metrics.Namespace, Subsystem: "job", Name: "finished_total",
 			Help: "Completed jobs, by the platform's conclusion, including jobs that no runner took.",
 		}, append(slices.Clone(labels), "conclusion")),
-		extraLabels:          extraLabels,
-		pools:                metrics.NewLabelLimiter(metrics.MaxPools),
-		conclusions:          metrics.NewLabelLimiter(maxConclusions),
-		repositoryOfWorkflow: metrics.NewLabelLimiter(maxCombinations),
+		extraLabels:  extraLabels,
+		pools:        metrics.NewLabelLimiter(metrics.MaxPools),
+		conclusions:  metrics.NewLabelLimiter(maxConclusions),
+		combinations: metrics.NewLabelLimiter(maxCombinations),
 	}
 
 	for _, collector := range []prometheus.Collector{m.queueDuration, m.runDuration, m.finished} {
@@ -108,7 +108,7 @@ func (m *JobMetrics) labelValues(job *v1alpha1.RunnerJob) []string {
 	}
 
 	if len(values) > 0 {
-		out = append(out, m.repositoryOfWorkflow.LimitAll(values...)...)
+		out = append(out, m.combinations.LimitAll(values...)...)
 	}
 
 	return out

@@ -48,7 +48,8 @@ func (p Pool) listUnrequested(job workload.Job) []string {
 	})
 }
 
-// applyLabelMatch changes the fit of a job, which has no missing labels, as the pool's labelMatch says.
+// applyLabelMatch refuses a job that matches if the pool's labelMatch is Exact and the job does not request all of the
+// pool's own labels. It returns the fit of any other job unchanged.
 func (p Pool) applyLabelMatch(fit workload.JobMatch, job workload.Job) workload.JobMatch {
 	isUntagged := len(job.Labels) == 0 && p.Runner.CanRunUntagged
 	if p.LabelMatch != v1alpha1.LabelMatchExact || !fit.Matched || isUntagged {

@@ -143,7 +143,10 @@ func (l *Ledger) isRunAgain(job *v1alpha1.RunnerJob, event workload.Job, now tim
 
 	if job.Spec.State == v1alpha1.JobCompleted {
 		since := now.Sub(lastEventTime(job))
-		if platform.Traits().ReusesJobIDs && since > runAgainAfter || l.arePolled && since > setBackAfter {
+		hasRestarted := platform.Traits().ReusesJobIDs && since > runAgainAfter
+		isSetBack := l.arePolled && since > setBackAfter
+
+		if hasRestarted || isSetBack {
 			return true
 		}
 	}

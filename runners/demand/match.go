@@ -40,25 +40,25 @@ func (p Pool) hasScopeOf(job workload.Job) bool {
 	return p.evaluateFit(job).InScope
 }
 
-// inEnterprise returns the job as this pool reports it. A platform does not say to which enterprise a
+// withEnterprise returns the job with the enterprise of the pool. A platform does not say to which enterprise a
 // job belongs, so the credentials of the pool that reports the job are the only proof.
-func (p Pool) inEnterprise(job workload.Job) workload.Job {
+func (p Pool) withEnterprise(job workload.Job) workload.Job {
 	job.Enterprise = p.Runner.Scope.Enterprise
 
 	return job
 }
 
-// pooled is a Pool, or a type that embeds one.
-type pooled interface{ basis() Pool }
+// pooled is a Pool, or a type that embeds one; asPool returns the Pool.
+type pooled interface{ asPool() Pool }
 
-func (p Pool) basis() Pool { return p }
+func (p Pool) asPool() Pool { return p }
 
 // listEnterprises returns the enterprises of the pools that report a job, by namespace. The enterprise of a
 // namespace is empty if none of its pools has one.
 func listEnterprises[P pooled](pools []P) map[string]string {
 	out := map[string]string{}
 	for _, pool := range pools {
-		out[pool.basis().Namespace] = cmp.Or(out[pool.basis().Namespace], pool.basis().Runner.Scope.Enterprise)
+		out[pool.asPool().Namespace] = cmp.Or(out[pool.asPool().Namespace], pool.asPool().Runner.Scope.Enterprise)
 	}
 
 	return out

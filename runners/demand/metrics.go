@@ -15,10 +15,10 @@ import (
 // Metrics counts webhooks, job sources, and calls to platforms for jobs whose webhooks are missing.
 // The methods of a nil *Metrics do nothing.
 type Metrics struct {
-	webhooks *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	repairs  *prometheus.CounterVec
-	sources  *prometheus.CounterVec
+	webhooks    *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	stateChecks *prometheus.CounterVec
+	sources     *prometheus.CounterVec
 }
 
 // NewMetrics registers hyperfleet_webhooks_total{platform,result},
@@ -36,7 +36,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help:    "Time from the first byte of a webhook to its response, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 8, 10},
 		}, []string{"platform"}),
-		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+		stateChecks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "hyperfleet", Name: "job_state_checks_total",
 			Help: "Calls to a CI platform about a job without recent webhooks, by result; moved means that a webhook was missed.",
 		}, []string{"platform", "result"}),
@@ -47,7 +47,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Help: "Polls, redelivery requests and ended streams of a CI platform, by result.",
 	}, []string{"platform", "source", "result"})
 
-	for _, collector := range []prometheus.Collector{m.webhooks, m.duration, m.repairs, m.sources} {
+	for _, collector := range []prometheus.Collector{m.webhooks, m.duration, m.stateChecks, m.sources} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of jobs: %w", err)
 		}
@@ -67,7 +67,7 @@ func (m *Metrics) observeWebhook(platform, result string, took time.Duration) {
 
 func (m *Metrics) countStateCheck(platform, result string) {
 	if m != nil {
-		m.repairs.WithLabelValues(platform, result).Inc()
+		m.stateChecks.WithLabelValues(platform, result).Inc()
 	}
 }
 

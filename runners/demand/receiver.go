@@ -189,7 +189,9 @@ func (r *Receiver) listSlugs() []string {
 	return out
 }
 
-func (r *Receiver) findParser(name string) (string, workload.WebhookParser) {
+// findParser returns the platform whose workload type or short name is in the URL, and its parser. The parser is nil if the
+// platform is unknown.
+func (r *Receiver) findParser(name string) (platform string, parser workload.WebhookParser) {
 	if platform, ok := r.config.Platforms[name]; ok {
 		return name, platform
 	}
@@ -300,7 +302,7 @@ func (r *Receiver) readWebhook(
 // verifies the signature, or the response to a webhook that is not accepted.
 func (r *Receiver) verifyAndParse(
 	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
-) (signedJob workload.Job, trusting []webhookPool, refusal *webhookResponse) {
+) (signedJob workload.Job, trusted []webhookPool, refusal *webhookResponse) {
 	refuseWith := func(out webhookResponse) (workload.Job, []webhookPool, *webhookResponse) {
 		return workload.Job{}, nil, &out
 	}
@@ -316,11 +318,11 @@ func (r *Receiver) verifyAndParse(
 	}
 
 	covering := slices.DeleteFunc(slices.Clone(pools), func(pool webhookPool) bool {
-		return !pool.hasScopeOf(pool.inEnterprise(newScopeJob(scope, platform)))
+		return !pool.hasScopeOf(pool.withEnterprise(newScopeJob(scope, platform)))
 	})
 	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
 
-	trusted, err := r.findTrusted(ctx, covering, verify)
+	trusted, err = r.findTrustedPools(ctx, covering, verify)
 	if err != nil {
 		return refuseWith(newUnavailableResponse(err))
 	}
@@ -331,7 +333,7 @@ func (r *Receiver) verifyAndParse(
 
 	job, namesJob, err := parser.ParseJob(header, body)
 	canAnyRun := func() bool {
-		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(pool.inEnterprise(job)) })
+		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(pool.withEnterprise(job)) })
 	}
 
 	switch {

@@ -12,10 +12,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// ScheduledMin returns the highest minReplicas of the schedules whose window is open now, or 0 if none is
+// FindScheduledMin returns the highest minReplicas of the schedules whose window is open now, or 0 if none is
 // open. next is the time at which that may change; zero means never. A window counts as closed if it is
 // invalid or if its minReplicas is above maxReplicas. The error names each such window and the fix.
-func ScheduledMin(
+func FindScheduledMin(
 	schedules []v1alpha1.Schedule, maxReplicas int32, now time.Time,
 ) (highestMin int, next time.Time, err error) {
 	var problems []error

@@ -83,7 +83,7 @@ func TestScheduledMin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, next, err := demand.ScheduledMin(test.windows, 10, parseTime(t, test.now))
+			got, next, err := demand.FindScheduledMin(test.windows, 10, parseTime(t, test.now))
 			if err != nil || got != test.want {
 				t.Errorf("min = %d (%v), want %d", got, err, test.want)
 			}
@@ -136,7 +136,7 @@ func TestScheduledMinErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, _, err := demand.ScheduledMin([]v1alpha1.Schedule{test.window, good}, 10, getStartTime())
+			got, _, err := demand.FindScheduledMin([]v1alpha1.Schedule{test.window, good}, 10, getStartTime())
 			if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), `"bad"`) {
 				t.Errorf("error = %v, want one about %q", err, test.says)
 			}
@@ -159,7 +159,7 @@ func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 			}
 			now := getStartTime().Add(time.Duration(offset) * time.Second)
 
-			got, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, now)
+			got, next, err := demand.FindScheduledMin([]v1alpha1.Schedule{window}, 1, now)
 			if err != nil {
 				return err.Error()
 			}
@@ -194,7 +194,7 @@ func FuzzScheduledMin(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression, zone string) {
 		window := v1alpha1.Schedule{Name: "w", Start: expression, TimeZone: zone, Duration: newDuration(time.Hour), MinReplicas: 1}
 
-		_, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, getStartTime())
+		_, next, err := demand.FindScheduledMin([]v1alpha1.Schedule{window}, 1, getStartTime())
 		if err == nil && !next.After(getStartTime()) {
 			t.Errorf("%q: the next boundary %s is in the past", expression, next)
 		}

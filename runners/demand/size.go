@@ -55,26 +55,21 @@ const (
 	sizeImage  = "image"
 )
 
-// ParseSize returns the size that the job requests. The string says why the pool refuses the size;
+// ParseSize returns the size that the job requests. refusal says why the pool refuses the size;
 // it is empty if the pool allows it. ParseSize ignores a label that all runners of the pool have,
 // and a label whose key the pool does not allow. With labelMatch Any, the labels of the size include
 // the job's other labels.
-func (p Pool) ParseSize(job workload.Job) (Size, string) {
-	out, refusal := p.parseSizeLabels(job)
+func (p Pool) ParseSize(job workload.Job) (size Size, refusal string) {
+	size, refusal = p.parseSizeLabels(job)
 	if refusal == "" {
-		refusal = p.addMissingLabels(&out, job)
+		refusal = p.addMissingLabels(&size, job)
 	}
 
-	return out, refusal
+	return size, refusal
 }
 
 // parseSizeLabels returns what ParseSize returns without labelMatch.
-func (p Pool) parseSizeLabels(job workload.Job) (Size, string) {
-	var (
-		out     Size
-		refusal string
-	)
-
+func (p Pool) parseSizeLabels(job workload.Job) (out Size, refusal string) {
 	requested := map[string]string{}
 
 	for _, label := range job.Labels {

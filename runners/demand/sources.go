@@ -232,19 +232,19 @@ func (s *Sources) recordResult(pools []loadedPool, err error) {
 	s.recordStatus(pools, SourceStatus{Err: err})
 }
 
-func (s *Sources) recordStatus(pools []loadedPool, now SourceStatus) {
-	now.Since = s.Clock.Now()
+func (s *Sources) recordStatus(pools []loadedPool, current SourceStatus) {
+	current.Since = s.Clock.Now()
 
 	var changed []types.NamespacedName
 
 	s.mu.Lock()
 	for _, pool := range pools {
 		last, hasStatus := s.statuses[pool.Key()]
-		if hasStatus && last.text() == now.text() {
+		if hasStatus && last.text() == current.text() {
 			continue
 		}
 
-		s.statuses[pool.Key()] = now
+		s.statuses[pool.Key()] = current
 		changed = append(changed, pool.Key())
 	}
 	s.mu.Unlock()
@@ -369,8 +369,8 @@ func (s *Sources) runPolls(ctx context.Context, src *source) {
 	}
 }
 
-// maxDelay stands for a poll or redelivery request that is never due.
-const maxDelay = 365 * 24 * time.Hour
+// neverDue is the delay until a poll or redelivery request that is never due.
+const neverDue = 365 * 24 * time.Hour
 
 // pollIfDue polls if a poll is due, and returns the delay until the next poll.
 func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool) time.Duration {
@@ -378,7 +378,7 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 	interval := shortestPollInterval(pools)
 
 	if !ok || interval <= 0 {
-		return maxDelay
+		return neverDue
 	}
 
 	// The interval may have changed since the last poll.
@@ -388,7 +388,7 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 
 	err := s.pollJobs(ctx, poller, pools)
 	if ctx.Err() != nil {
-		return maxDelay
+		return neverDue
 	}
 
 	err = s.recordPoll(pools, err)
@@ -476,7 +476,7 @@ func poolPollInterval(pool loadedPool) time.Duration {
 func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loadedPool) time.Duration {
 	deliverer, ok := src.provider.(workload.Redeliverer)
 	if !ok || s.WebhookURL == "" || !hasWebhook(pools) {
-		return maxDelay
+		return neverDue
 	}
 
 	now := s.Clock.Now()

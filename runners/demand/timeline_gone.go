@@ -147,10 +147,10 @@ func (r *JobReconciler) newClaimHandler() handler.Funcs {
 
 			// The message of a problem may change with each reconcile of the claim. A change of the
 			// message alone enqueues no job.
-			changesCause := findClaimCause(previous).Reason != findClaimCause(current).Reason ||
+			hasCauseChanged := findClaimCause(previous).Reason != findClaimCause(current).Reason ||
 				hasFailed(previous) != hasFailed(current)
-			if changesCause || hasProgressed(previous, current) {
-				enqueue(q, r.findJobsOf(ctx, current, changesCause))
+			if hasCauseChanged || hasProgressed(previous, current) {
+				enqueue(q, r.findJobsOf(ctx, current, hasCauseChanged))
 			}
 		},
 		// If the watch missed the deletion, the object is the last state in the cache, which is
@@ -168,11 +168,11 @@ func (r *JobReconciler) newClaimHandler() handler.Funcs {
 // hasProgressed reports whether a field of the claim that timelines show has changed.
 func hasProgressed(previous, current *v1alpha1.MachineClaim) bool {
 	a, b := NewMachine(previous), NewMachine(current)
-	set := func(t v1alpha1.MachineTimes) [6]bool {
+	areSet := func(t v1alpha1.MachineTimes) [6]bool {
 		return [6]bool{t.Cloned != nil, t.Started != nil, t.Ready != nil, t.JobStarted != nil, t.Stopped != nil, t.Ended != nil}
 	}
 
-	return a.Runner != b.Runner || a.Job != b.Job || a.BoundJob != b.BoundJob || set(a.Times) != set(b.Times)
+	return a.Runner != b.Runner || a.Job != b.Job || a.BoundJob != b.BoundJob || areSet(a.Times) != areSet(b.Times)
 }
 
 // findJobsOf returns requests for the jobs of a claim. If includesWaiting is true, it adds the jobs that
@@ -217,7 +217,7 @@ func (r *JobReconciler) findJobsWaitingFor(ctx context.Context, namespace, pool 
 	return requests
 }
 
-// newPoolHandler returns a handler that enqueues the live jobs of a namespace when a pool is
+// newPoolHandler returns a handler that enqueues the unfinished jobs of a namespace when a pool is
 // created, changed or deleted, and the jobs that wait for a pool when the pool's status has another
 // cause.
 func (r *JobReconciler) newPoolHandler() handler.Funcs {
@@ -230,8 +230,12 @@ func (r *JobReconciler) newPoolHandler() handler.Funcs {
 	}
 
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			enqueue(q, r.findUnfinishedJobs(ctx, e.Object))
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			enqueue(q, r.findUnfinishedJobs(ctx, e.Object))
+		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			previous, oldOK := e.ObjectOld.(*v1alpha1.RunnerPool)
 			current, newOK := e.ObjectNew.(*v1alpha1.RunnerPool)
@@ -239,7 +243,7 @@ func (r *JobReconciler) newPoolHandler() handler.Funcs {
 			switch {
 			case !oldOK || !newOK:
 			case previous.Generation != current.Generation || previous.DeletionTimestamp.IsZero() != current.DeletionTimestamp.IsZero():
-				enqueue(q, r.findLiveJobs(ctx, current))
+				enqueue(q, r.findUnfinishedJobs(ctx, current))
 			case !HasSameCause(previous, current):
 				enqueue(q, r.findJobsWaitingFor(ctx, current.Namespace, current.Name))
 			}

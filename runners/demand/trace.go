@@ -57,7 +57,7 @@ func (s *scope) recordSpans(event v1alpha1.JobEvent) {
 	}
 
 	spec := &s.job.Spec
-	parts := newTimelineParts(s.job.Status.Timeline)
+	parts := newTimelineSpans(s.job.Status.Timeline)
 	whole := tracing.Span{
 		Name: "job", Start: event.Time.Time, End: event.Time.Time,
 		Attributes: []attribute.KeyValue{
@@ -77,8 +77,8 @@ func (s *scope) recordSpans(event v1alpha1.JobEvent) {
 	tracing.EmitTrace(SpanContext(s.job), whole, parts...)
 }
 
-// newTimelineParts returns the spans between the events of a job's timeline.
-func newTimelineParts(timeline []v1alpha1.JobEvent) []tracing.Span {
+// newTimelineSpans returns the spans between the events of a job's timeline.
+func newTimelineSpans(timeline []v1alpha1.JobEvent) []tracing.Span {
 	timeOf := func(kinds ...v1alpha1.JobMoment) time.Time { return firstTime(timeline, kinds...) }
 	decided := cmp.Or(timeOf(v1alpha1.MomentDecided), timeOf(v1alpha1.MomentFinished))
 

@@ -49,14 +49,14 @@ func (r *Receiver) listWebhookPools(ctx context.Context, platform string) ([]web
 	return out, nil
 }
 
-// findTrusted returns the pools whose secret verifies the webhook. If no secret does, it reads the
+// findTrustedPools returns the pools whose secret verifies the webhook. If no secret does, it reads the
 // secrets again once, because a secret may have been rotated. The error is non-nil if the API
 // server is unreachable.
-func (r *Receiver) findTrusted(ctx context.Context, pools []webhookPool, verify func([]byte) error) ([]webhookPool, error) {
+func (r *Receiver) findTrustedPools(ctx context.Context, pools []webhookPool, verify func([]byte) error) ([]webhookPool, error) {
 	pools = limitSecrets(pools)
 
 	for _, maxAge := range []time.Duration{maxSecretAge, minRereadAge} {
-		out, err := r.findMatchingPools(ctx, pools, verify, maxAge)
+		out, err := r.findVerifyingPools(ctx, pools, verify, maxAge)
 		if err != nil || len(out) > 0 {
 			return out, err
 		}
@@ -93,9 +93,9 @@ func limitSecrets(pools []webhookPool) []webhookPool {
 	})
 }
 
-// findMatchingPools returns the pools whose secret verifies the webhook. A cached secret is used if it is
-// at most maxAge old. findMatchingPools logs and skips a pool whose secret is misconfigured.
-func (r *Receiver) findMatchingPools(
+// findVerifyingPools returns the pools whose secret verifies the webhook. A cached secret is used if it is
+// at most maxAge old. findVerifyingPools logs and skips a pool whose secret is misconfigured.
+func (r *Receiver) findVerifyingPools(
 	ctx context.Context, pools []webhookPool, verify func([]byte) error, maxAge time.Duration,
 ) ([]webhookPool, error) {
 	var (
@@ -143,7 +143,7 @@ func (r *Receiver) rejectUnverified(
 	ctx context.Context, header http.Header, body []byte, all []webhookPool, verify func([]byte) error,
 	parser workload.WebhookParser,
 ) webhookResponse {
-	known, err := r.findMatchingPools(ctx, all[:min(len(all), maxUnrelatedSecrets)], verify, maxSecretAge)
+	known, err := r.findVerifyingPools(ctx, all[:min(len(all), maxUnrelatedSecrets)], verify, maxSecretAge)
 	if err != nil {
 		return newUnavailableResponse(err)
 	}

@@ -16,13 +16,15 @@ const (
 	DefaultStartup = time.Minute
 )
 
-// WarmIdle returns how many idle machines to keep in addition to the machines for jobs. It is the
+// CountWarmIdle returns how many idle machines to keep in addition to the machines for jobs. It is the
 // highest number of jobs that arrived, within WarmWindow, in the time that a machine takes to
-// start, but at least idle and at most maxIdle. If maxIdle is nil, WarmIdle returns idle. arrivals
+// start, but at least idle and at most maxIdle. If maxIdle is nil, it returns idle. arrivals
 // are the times at which the operator received the pool's jobs, in any order.
 //
-// The second result is when the number may fall because of the time alone; zero means never.
-func WarmIdle(idle int, maxIdle *int, arrivals []time.Time, startup time.Duration, now time.Time) (int, time.Time) {
+// mayFallAt is when the number may fall because of the time alone; zero means never.
+func CountWarmIdle(
+	idle int, maxIdle *int, arrivals []time.Time, startup time.Duration, now time.Time,
+) (count int, mayFallAt time.Time) {
 	if maxIdle == nil || *maxIdle <= idle {
 		return idle, time.Time{}
 	}
@@ -36,7 +38,7 @@ func WarmIdle(idle int, maxIdle *int, arrivals []time.Time, startup time.Duratio
 	})
 	slices.SortFunc(recent, time.Time.Compare)
 
-	count := min(max(countBusiest(recent, startup), idle), *maxIdle)
+	count = min(max(countBusiest(recent, startup), idle), *maxIdle)
 	if count == idle {
 		return idle, time.Time{}
 	}

@@ -50,7 +50,7 @@ func TestWarmIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, next := demand.WarmIdle(test.idle, test.maxIdle, test.arrivals, test.startup, getStartTime())
+			got, next := demand.CountWarmIdle(test.idle, test.maxIdle, test.arrivals, test.startup, getStartTime())
 			if got != test.want {
 				t.Errorf("WarmIdle = %d, want %d", got, test.want)
 			}
@@ -79,7 +79,7 @@ func TestWarmIdleIsBounded(t *testing.T) {
 
 			limit := idle + more
 
-			got, next := demand.WarmIdle(idle, &limit, arrivals, time.Minute, getStartTime())
+			got, next := demand.CountWarmIdle(idle, &limit, arrivals, time.Minute, getStartTime())
 			if got < idle || got > limit {
 				return fmt.Sprintf("%d is not between %d and %d", got, idle, limit)
 			}
@@ -91,7 +91,7 @@ func TestWarmIdleIsBounded(t *testing.T) {
 				}
 
 				var later int
-				if later, next = demand.WarmIdle(idle, &limit, arrivals, time.Minute, next); later > got {
+				if later, next = demand.CountWarmIdle(idle, &limit, arrivals, time.Minute, next); later > got {
 					return "it grows though nothing comes"
 				}
 			}

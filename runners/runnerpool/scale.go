@@ -181,7 +181,7 @@ func (s *scope) requeueIn(remaining time.Duration) {
 // schedules are used.
 func (s *scope) newInput() (demand.Input, error) {
 	spec, status, now := &s.pool.Spec, &s.pool.Status, s.Clock.Now()
-	scheduled, boundary, scheduleErr := demand.ScheduledMin(spec.Scaling.Schedules, spec.Scaling.MaxReplicas, now)
+	scheduled, boundary, scheduleErr := demand.FindScheduledMin(spec.Scaling.Schedules, spec.Scaling.MaxReplicas, now)
 	in := demand.Input{
 		Min: max(int(spec.Scaling.MinReplicas), scheduled), Max: int(spec.Scaling.MaxReplicas),
 		Queued: s.view.count.Queued, Claims: s.view.states, Paused: spec.Paused,
@@ -232,7 +232,7 @@ func (s *scope) addWarm(in *demand.Input, warm *v1alpha1.Warm) {
 	var decreasesAt time.Time
 
 	in.WarmStopped = int(warm.Stopped)
-	in.WarmIdle, decreasesAt = demand.WarmIdle(int(warm.Idle), maxIdle, s.view.arrivals, startup, in.Now)
+	in.WarmIdle, decreasesAt = demand.CountWarmIdle(int(warm.Idle), maxIdle, s.view.arrivals, startup, in.Now)
 
 	if !decreasesAt.IsZero() && (in.Boundary.IsZero() || decreasesAt.Before(in.Boundary)) {
 		in.Boundary = decreasesAt

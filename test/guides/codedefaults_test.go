@@ -153,7 +153,7 @@ func listFixedDefaults() []string {
 		platform/adapter/transport/kubernetes.defaultTimeout platform/broker.defaultFile platform/cel.DefaultCostLimit platform/cel.DefaultTimeout
 		platform/client.DefaultTimeout
 		runners/demand.DefaultMaxBody runners/demand.DefaultParallel runners/demand.DefaultStartup
-		runners/demand.defaultConfirmAfter runners/demand.defaultParallel runners/demand.defaultRetention
+		runners/demand.defaultConfirmAfter runners/demand.defaultRetention
 		runners/guestapi.defaultRetryAfter
 		workload/buildkite.defaultExpiry workload/gitea.defaultRetryAfter workload/github.defaultGroup
 		workload/github.defaultGroupName workload/github.defaultSecondaryDelay workload/github.defaultTokenLifetime
