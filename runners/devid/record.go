@@ -35,14 +35,15 @@ func ExtractEK(obj client.Object) []string {
 		return nil
 	}
 
-	if device := deviceIdentity(claim); device != nil && device.EKCertificateSHA256 != "" {
+	if device := getDeviceIdentity(claim); device != nil && device.EKCertificateSHA256 != "" {
 		return []string{device.EKCertificateSHA256}
 	}
 
 	return nil
 }
 
-func deviceIdentity(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
+// getDeviceIdentity returns the device identity in the claim's status, or nil if none is recorded.
+func getDeviceIdentity(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
 	info := claim.Status.BootstrapInfo
 	if info == nil || info.Identity == nil {
 		return nil

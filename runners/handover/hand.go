@@ -199,10 +199,10 @@ func (h *Handler) prepareIssuance(
 	info := claim.Status.BootstrapInfo
 	err = h.Client.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
 
-	isOwn := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
+	isTakenByRunner := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
 
 	switch {
-	case info.BoundJob == "", apierrors.IsNotFound(err), err == nil && job.Spec.State != v1alpha1.JobQueued && !isOwn:
+	case info.BoundJob == "", apierrors.IsNotFound(err), err == nil && job.Spec.State != v1alpha1.JobQueued && !isTakenByRunner:
 		return credentialIssuance{}, newJobGoneRefusal()
 	case err != nil:
 		return unavailable(fmt.Errorf("get job %s: %w", info.BoundJob, err))

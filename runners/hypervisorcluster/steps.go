@@ -94,7 +94,7 @@ func inspectCapacity(ctx context.Context, s *scope) step.Result {
 
 	status := &s.cluster.Status
 	status.AvailableResources = newResourceAmounts(capacity.Free)
-	status.Nodes = s.nodeStatuses(capacity.Nodes)
+	status.Nodes = s.newNodeStatuses(capacity.Nodes)
 	status.Machines = int32(capacity.Machines) //nolint:gosec // a cluster has some thousands of machines
 
 	return step.Done()
@@ -107,8 +107,8 @@ const (
 	reasonExcluded = "Excluded"
 )
 
-// nodeStatuses reports the free resources of each node, and whether the operator places machines on it.
-func (s *scope) nodeStatuses(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
+// newNodeStatuses returns the free resources of each node, and whether the operator places machines on it.
+func (s *scope) newNodeStatuses(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
 	previousConditions := map[string][]metav1.Condition{}
 	for _, node := range s.cluster.Status.Nodes {
 		previousConditions[node.Name] = node.Conditions

@@ -18,9 +18,9 @@ import (
 
 const (
 	// Keys of the Secret with the credentials of the store.
-	secretKeyID = "accessKeyId"
-	secretKey   = "secretAccessKey"
-	secretToken = "sessionToken"
+	keyOfID     = "accessKeyId"
+	keyOfSecret = "secretAccessKey"
+	keyOfToken  = "sessionToken"
 
 	// hashLength is how many hexadecimal digits of the digest of a log are in its object key.
 	hashLength = 12
@@ -28,7 +28,9 @@ const (
 
 // Secrets reads a value of a Secret that the caller sends to a server.
 type Secrets interface {
-	ReadValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination credential.Destination) (string, error)
+	ReadValueFor(
+		ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination credential.Destination,
+	) (string, error)
 }
 
 // Store writes to the configured bucket.
@@ -92,7 +94,7 @@ func (s *Store) readKeys(ctx context.Context) (objectstore.Credentials, error) {
 		key      string
 		optional *bool
 		target   *string
-	}{{secretKeyID, nil, &out.ID}, {secretKey, nil, &out.Secret}, {secretToken, &optional, &out.Token}} {
+	}{{keyOfID, nil, &out.ID}, {keyOfSecret, nil, &out.Secret}, {keyOfToken, &optional, &out.Token}} {
 		value, err := s.Secrets.ReadValueFor(ctx, v1alpha1.SecretKeySelector{
 			Name: s.Config.Secret, Key: part.key, Optional: part.optional,
 		}, "", credential.DestinationOfURL(s.Config.Endpoint))
