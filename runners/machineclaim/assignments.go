@@ -65,8 +65,9 @@ func (e outdatedError) Error() string { return errNoJob.Error() }
 
 func (e outdatedError) Unwrap() error { return errNoJob }
 
-// choose binds the claim of the scope to the next free job.
-func (a *assignments) choose(ctx context.Context, s *scope, now time.Time) (*v1alpha1.RunnerJob, error) {
+// bindNext binds the claim of the scope to the next free job, and returns the job. It returns an outdatedError if the shared
+// assignment has none, and the next one may have one.
+func (a *assignments) bindNext(ctx context.Context, s *scope, now time.Time) (*v1alpha1.RunnerJob, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -88,7 +89,9 @@ func (a *assignments) choose(ctx context.Context, s *scope, now time.Time) (*v1a
 	job, err := s.bindFirst(ctx, &known.free, keyOf(s.claim), now)
 
 	askedAt, hasAsked := a.askedAt[s.claim.UID]
-	if !errors.Is(err, errNoJob) || !isShared || hasAsked && known.computedAt.After(askedAt) {
+	isUpToDate := !isShared || hasAsked && known.computedAt.After(askedAt)
+
+	if !errors.Is(err, errNoJob) || isUpToDate {
 		delete(a.askedAt, s.claim.UID)
 
 		return job, err

@@ -26,8 +26,8 @@ const reasonNotAttested = "AttestationFailed"
 // hasIdentity reports whether the claim's machine must attest.
 func (s *scope) hasIdentity() bool { return vmspec.HasIdentity(s.claim) }
 
-// isRegistered reports whether the machine may be registered with the identity provider.
-func (s *scope) isRegistered() bool { return s.hasIdentity() && s.times().CloneStarted != nil }
+// mayBeRegistered reports whether the machine may be registered with the identity provider.
+func (s *scope) mayBeRegistered() bool { return s.hasIdentity() && s.times().CloneStarted != nil }
 
 // newNoRegistryError returns the error for an operator without a SPIRE server.
 func (s *scope) newNoRegistryError() error {

@@ -85,7 +85,7 @@ func (s *scope) checkCreateBackoff(condition string) step.Result {
 
 // lastAttempts returns the back-off and the number of failed attempts of the claim. They come from the
 // claim's status, or from memory if this process has recorded newer values since the claim was read.
-func (s *scope) lastAttempts() (*v1alpha1.Backoff, int32) {
+func (s *scope) lastAttempts() (backoff *v1alpha1.Backoff, failedAttempts int32) {
 	status := &s.claim.Status
 
 	record, ok := s.breakers.attemptsOf(client.ObjectKeyFromObject(s.claim))
@@ -222,9 +222,10 @@ func (s *scope) handleCreateError(condition string, err error, fallback string) 
 	}
 
 	if result.IsStalled() {
+		// A failed placement has no such back-off: a change of the template enqueues the claim, and may be the fix.
 		if condition == v1alpha1.ConditionProvisioned {
 			status.Backoff.Until = metav1.NewMicroTime(s.Clock.Now().Add(failedBackoff))
-		} // else, a change of the template enqueues the claim, and may be the fix
+		}
 
 		s.breakers.recordAttempts(client.ObjectKeyFromObject(s.claim), attemptRecord{
 			backoff: *status.Backoff, attempts: status.Attempts, hasFailed: true, reason: result.Reason(), message: result.Message(),

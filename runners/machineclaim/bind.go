@@ -200,7 +200,7 @@ func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 		return nil, fmt.Errorf("get job %s: %w", info.BoundJob, err)
 	}
 
-	isOwn := isJobTaken(&job, info.RunnerName)
+	isOwn := isTakenBy(&job, info.RunnerName)
 	if job.Spec.State != v1alpha1.JobQueued && !isOwn {
 		return nil, nil //nolint:nilnil // a missing job is not an error
 	}
@@ -208,14 +208,14 @@ func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	return &job, nil
 }
 
-// isJobTaken reports whether the RunnerJob says that the runner took the job. The job may have ended since.
-func isJobTaken(job *v1alpha1.RunnerJob, runner string) bool {
+// isTakenBy reports whether the RunnerJob says that the runner took the job. The job may have ended since.
+func isTakenBy(job *v1alpha1.RunnerJob, runner string) bool {
 	return runner != "" && job.Spec.RunnerName == runner &&
 		(job.Spec.State == v1alpha1.JobRunning || job.Spec.State == v1alpha1.JobCompleted)
 }
 
-// chooseJob returns the first job, in the order of demand.Assign, that is assigned to the claim's pool and
-// that no other claim has.
+// chooseJob binds the claim to the first job, in the order of demand.Assign, that is assigned to the claim's pool and
+// that no other claim has, and returns the job.
 func (s *scope) chooseJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	now := s.Clock.Now()
 
@@ -232,7 +232,7 @@ func (s *scope) chooseJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	}
 
 	if s.claim.PoolName() != "" {
-		return s.assignments.choose(ctx, s, now)
+		return s.assignments.bindNext(ctx, s, now)
 	}
 
 	free, err := s.listFreeJobs(ctx)

@@ -510,7 +510,7 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 
 			before := shared.startedAt["github acme"]
 
-			if remaining := shared.delay("github acme", stopped, now); remaining > 0 {
+			if remaining := shared.reserve("github acme", stopped, now); remaining > 0 {
 				waiting[stopped] = now.Add(remaining)
 
 				continue
@@ -538,7 +538,7 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 		t.Errorf("%d lists for %d machines in %s, want 2 to %d", made, machines, machines*apart, most)
 	}
 
-	shared.delay("gitlab acme", begin.Add(time.Hour), begin.Add(time.Hour))
+	shared.reserve("gitlab acme", begin.Add(time.Hour), begin.Add(time.Hour))
 
 	if len(shared.startedAt) != 1 {
 		t.Errorf("%d platforms are stored an hour later, want the one that was listed", len(shared.startedAt))
@@ -550,11 +550,11 @@ func TestFirstStopDoesNotWait(t *testing.T) {
 	var shared runnerLists
 
 	now := time.Now()
-	if remaining := shared.delay("github acme", now.Add(-time.Second), now); remaining != 0 {
+	if remaining := shared.reserve("github acme", now.Add(-time.Second), now); remaining != 0 {
 		t.Errorf("waits %s", remaining)
 	}
 
-	if remaining := shared.delay("gitlab acme", now.Add(-time.Second), now); remaining != 0 {
+	if remaining := shared.reserve("gitlab acme", now.Add(-time.Second), now); remaining != 0 {
 		t.Errorf("a machine of another platform waits %s", remaining)
 	}
 }

@@ -153,7 +153,7 @@ func (s *scope) timeSinceShutdownNotice() time.Duration {
 		return 0
 	}
 
-	return max(s.Clock.Since(info.ReportedAt.Time), 1)
+	return max(s.Clock.Since(info.ReportedAt.Time), 1) // 0 means no notice
 }
 
 // observeMachine reads the machine from the hypervisor, and records its node and addresses in the claim's

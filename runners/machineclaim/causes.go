@@ -48,9 +48,8 @@ type circuitBreaker struct {
 	failures    int
 	lastMessage string
 	failedAt    time.Time
-	// nextTurn is the latest turn that is assigned, and lastTurn when a claim last took its turn.
-	nextTurn time.Time
-	lastTurn time.Time
+	// latestTurn is the latest turn that is assigned, and takenAt is when a claim last took its turn.
+	latestTurn, takenAt time.Time
 	// turns holds the turns of the claims that wait.
 	turns map[types.NamespacedName]time.Time
 }
@@ -88,19 +87,21 @@ func (c *circuitBreaker) turnOf(claim types.NamespacedName, now time.Time) time.
 		return turn
 	}
 
-	if c.nextTurn.Before(now) {
-		c.nextTurn = now
+	if c.latestTurn.Before(now) {
+		c.latestTurn = now
 	}
 
-	c.nextTurn = c.nextTurn.Add(turnInterval)
-	c.turns[claim] = c.nextTurn
+	c.latestTurn = c.latestTurn.Add(turnInterval)
+	c.turns[claim] = c.latestTurn
 
-	return c.nextTurn
+	return c.latestTurn
 }
 
 // admit returns how long a claim must wait for its turn, and the message of the last failure. It returns 0
 // if the claim has its turn or the breaker is closed.
-func (c *circuitBreakers) admit(cause string, claim types.NamespacedName, now time.Time) (time.Duration, string) {
+func (c *circuitBreakers) admit(
+	cause string, claim types.NamespacedName, now time.Time,
+) (remaining time.Duration, lastMessage string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -109,11 +110,11 @@ func (c *circuitBreakers) admit(cause string, claim types.NamespacedName, now ti
 		return 0, ""
 	}
 
-	remaining := breaker.turnOf(claim, now).Sub(now)
+	remaining = breaker.turnOf(claim, now).Sub(now)
 	if remaining <= 0 {
 		// A claim that is late for its turn must not take the turn of another claim.
-		if remaining = breaker.lastTurn.Add(turnInterval).Sub(now); remaining <= 0 {
-			breaker.lastTurn = now
+		if remaining = breaker.takenAt.Add(turnInterval).Sub(now); remaining <= 0 {
+			breaker.takenAt = now
 			delete(breaker.turns, claim)
 
 			return 0, ""

@@ -22,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
-
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -160,7 +159,7 @@ type scope struct {
 
 // newPlan returns the steps of a claim. The comment of a step says what normally holds once the step is done.
 func newPlan() step.Plan[*scope] {
-	hasIdentity, isRegistered := (*scope).hasIdentity, (*scope).isRegistered
+	hasIdentity, mayBeRegistered := (*scope).hasIdentity, (*scope).mayBeRegistered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Name: "Reported", Run: applyReport},                          // the status has the machine's latest report
@@ -178,14 +177,14 @@ func newPlan() step.Plan[*scope] {
 		{Condition: "Finished", Run: follow},                        // job is done, VM is off
 		{Condition: "Retired", Run: retire},                         // claim is deleted
 	}, DeletionSteps: []step.Step[*scope]{
-		{Name: "Reported", Run: applyReport},                                         // the status has the machine's last report
-		{Name: "JobSynced", Run: syncJob},                                            // RunnerJob has the final state of the job
-		{Condition: conditionDeregistered, Run: deregister},                          // runner is removed from the CI platform
-		{Name: "Evicted", AppliesTo: isRegistered, Run: evictIdentity},               // machine gets no new SVID
-		{Name: "ConsoleKept", Run: keepConsole},                                      // output of the console is stored
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                     // VM and cloud-init ISO are deleted
-		{Condition: "IdentityRemoved", AppliesTo: isRegistered, Run: removeIdentity}, // registration is deleted
-		{Name: "DestroyedEmitted", Run: emitDestroyed},                               // event and metrics are emitted, once
+		{Name: "Reported", Run: applyReport},                                            // the status has the machine's last report
+		{Name: "JobSynced", Run: syncJob},                                               // RunnerJob has the final state of the job
+		{Condition: conditionDeregistered, Run: deregister},                             // runner is removed from the CI platform
+		{Name: "Evicted", AppliesTo: mayBeRegistered, Run: evictIdentity},               // machine gets no new SVID
+		{Name: "ConsoleKept", Run: keepConsole},                                         // output of the console is stored
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                        // VM and cloud-init ISO are deleted
+		{Condition: "IdentityRemoved", AppliesTo: mayBeRegistered, Run: removeIdentity}, // registration is deleted
+		{Name: "DestroyedEmitted", Run: emitDestroyed},                                  // event and metrics are emitted, once
 	}}
 }
 
@@ -220,7 +219,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	s := &scope{Reconciler: r, claim: &claim}
 
 	result, err := step.Reconcile(ctx, r.Runner, &claim, newPlan(), s)
-	result.Priority = new(0) // a machine can wait for this reconcile, but not for the next one
+	result.Priority = new(0) // a requeue is not urgent, even if this reconcile is (Inbox.Enqueue)
 
 	return result, err
 }

@@ -178,7 +178,7 @@ func (s *scope) waitForSharedList() step.Result {
 		return step.Done()
 	}
 
-	remaining := s.runnerLists.delay(s.platformCause(), stopped.Time, s.Clock.Now())
+	remaining := s.runnerLists.reserve(s.platformCause(), stopped.Time, s.Clock.Now())
 	if remaining == 0 {
 		return step.Done()
 	}

@@ -165,22 +165,22 @@ type limitCheck struct {
 // checkLimits checks the limits of a running machine. The idle limit applies only until a job has started.
 // checkLimits is pure.
 func checkLimits(l lifetimeLimits, m milestones, now time.Time) limitCheck {
-	var v limitCheck
+	var out limitCheck
 
 	check := func(limit time.Duration, since time.Time, reason, subject string) {
-		if limit <= 0 || since.IsZero() || v.reason != "" {
+		if limit <= 0 || since.IsZero() || out.reason != "" {
 			return
 		}
 
 		remaining := limit - now.Sub(since)
 
 		if remaining <= 0 {
-			v.reason, v.message = reason, fmt.Sprintf("%s for longer than %s", subject, limit)
+			out.reason, out.message = reason, fmt.Sprintf("%s for longer than %s", subject, limit)
 
 			return
 		}
 
-		v.remaining = step.ChooseSooner(v.remaining, remaining)
+		out.remaining = step.ChooseSooner(out.remaining, remaining)
 	}
 
 	check(l.maxLifetime, m.created, ReasonMaxLifetime, "the machine has existed")
@@ -190,7 +190,7 @@ func checkLimits(l lifetimeLimits, m milestones, now time.Time) limitCheck {
 		check(l.idle, m.ready, ReasonIdleTimeout, "the runner has been idle")
 	}
 
-	return v
+	return out
 }
 
 // End reasons of a machine that has exceeded a limit.

@@ -20,10 +20,10 @@ type runnerLists struct {
 	startedAt map[string]time.Time
 }
 
-// delay returns how long a claim must wait before it lists the runners of the platform. It returns 0 if a
+// reserve returns how long a claim must wait before it lists the runners of the platform. It returns 0 if a
 // list was started after the machine stopped, which the claim can use. It also returns 0 if the last list
 // was started long enough ago, and then records that a list starts now.
-func (l *runnerLists) delay(platform string, stopped, now time.Time) time.Duration {
+func (l *runnerLists) reserve(platform string, stopped, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

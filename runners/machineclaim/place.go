@@ -177,7 +177,7 @@ func place(ctx context.Context, s *scope) step.Result {
 
 	s.recordSuccess(s.hypervisorCause())
 
-	machine, found, err := s.findStarted(ctx, reserved)
+	machine, isStarted, err := s.findStarted(ctx, reserved)
 	if err != nil {
 		return waitForHypervisor(err)
 	}
@@ -202,7 +202,7 @@ func place(ctx context.Context, s *scope) step.Result {
 	s.times().Placed = s.now()
 	status.Phase = v1alpha1.MachineClaimProvisioning
 
-	if found {
+	if isStarted {
 		if err := s.adoptMachine(ctx); err != nil {
 			return step.Fail(err)
 		}

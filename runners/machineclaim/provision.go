@@ -84,7 +84,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 		status.Phase, status.Attempts = v1alpha1.MachineClaimProvisioning, 0
 		s.recordSuccess(s.hypervisorCause())
 
-		return s.keepStandby(ctx)
+		return s.checkStandby(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
 		s.completeProvision(ctx)
 

@@ -25,9 +25,9 @@ import (
 // the API server and the hypervisor are called. The zero value is ready to use.
 type placements struct {
 	mu sync.Mutex
-	// now counts the starts of lists and the ends of placements, and so orders them.
-	now     uint64
-	byQuota map[quotaKey]*quotaUse
+	// sequence counts the starts of lists and the ends of placements, and so orders them.
+	sequence uint64
+	byQuota  map[quotaKey]*quotaUse
 }
 
 // quotaKey identifies the quota of a namespace on a cluster.
@@ -66,9 +66,9 @@ func (p *placements) startList(key quotaKey) uint64 {
 	}
 
 	p.byQuota[key].lists++
-	p.now++
+	p.sequence++
 
-	return p.now
+	return p.sequence
 }
 
 // endList is called if a list could not be read.
@@ -104,7 +104,7 @@ func (p *placements) reserve(
 
 	for uid, other := range use.byClaim {
 		_, isListed := list.placed[uid]
-		if hasEnded := other.endedAt != 0 && other.endedAt < list.start; !hasEnded && !isListed && uid != claim {
+		if hasEndedBefore := other.endedAt != 0 && other.endedAt < list.start; !hasEndedBefore && !isListed && uid != claim {
 			usage.Add(other.resources)
 		}
 	}
@@ -119,16 +119,16 @@ func (p *placements) reserve(
 	return nil
 }
 
-// end ends a placement. isWriteSent tells whether it may have been written.
+// end ends a placement. isWriteSent is true if the placement may have been written.
 func (p *placements) end(key quotaKey, claim types.UID, isWriteSent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.clean(key)
 
-	p.now++
+	p.sequence++
 
 	if known := p.byQuota[key].byClaim[claim]; isWriteSent || known.isWriteSent {
-		known.endedAt = p.now
+		known.endedAt = p.sequence
 	} else {
 		delete(p.byQuota[key].byClaim, claim)
 	}

@@ -29,7 +29,7 @@ func retire(ctx context.Context, s *scope) step.Result {
 	message := "the machine has ended: " + s.claim.Status.EndReason
 	remaining := jobEndTimeout - s.elapsedSince(s.times().Stopped)
 
-	if remaining > 0 && s.claim.Status.EndReason == guest.ReasonJobDone && s.findPoolStatus(ctx) != nil && !s.isEndRecorded(ctx) {
+	if remaining > 0 && s.claim.Status.EndReason == guest.ReasonJobDone && s.findSavedStatus(ctx) != nil && !s.isEndRecorded(ctx) {
 		return step.Wait(remaining, reason, message).DeferWriteAtEnd()
 	}
 
@@ -73,7 +73,7 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 // according to its RunnerJob or to the report of the machine that the status has. The next process and the pool find the end
 // there. The rest of the deletion then needs no write of the status, unless it takes long.
 func (s *scope) isEndRecorded(ctx context.Context) bool {
-	saved := s.findPoolStatus(ctx)
+	saved := s.findSavedStatus(ctx)
 	if saved == nil || s.claim.Status.EndReason != guest.ReasonJobDone {
 		return false
 	}
@@ -88,14 +88,14 @@ func hasReportedJobDone(info *v1alpha1.BootstrapInfo) bool {
 
 // isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online.
 func (s *scope) isReadyRecorded(ctx context.Context) bool {
-	saved := s.findPoolStatus(ctx)
+	saved := s.findSavedStatus(ctx)
 
 	return saved != nil && saved.Times != nil && saved.Times.Ready != nil
 }
 
-// findPoolStatus returns the status of a pool's machine as the API server has it. It returns nil for a machine without a
+// findSavedStatus returns the status of a pool's machine as the API server has it. It returns nil for a machine without a
 // pool, and for one that no runner is recorded for.
-func (s *scope) findPoolStatus(ctx context.Context) *v1alpha1.MachineClaimStatus {
+func (s *scope) findSavedStatus(ctx context.Context) *v1alpha1.MachineClaimStatus {
 	saved, ok := step.SavedObject(ctx).(*v1alpha1.MachineClaim)
 	if !ok || s.claim.PoolName() == "" || saved.Status.BootstrapInfo == nil {
 		return nil

@@ -20,10 +20,10 @@ const (
 	ReasonStartedByHand = "StartedByHand"
 )
 
-// keepStandby checks a machine that is created and not started. The machine has no credential: its
+// checkStandby checks a machine that is created and not started. The machine has no credential: its
 // credential and cloud-init ISO are created when spec.standby is set to false. Only the limit maxLifetime
 // applies; the other limits start when the machine starts.
-func (s *scope) keepStandby(ctx context.Context) step.Result {
+func (s *scope) checkStandby(ctx context.Context) step.Result {
 	machine, err := s.provider.Get(ctx, s.machineRef())
 
 	switch {

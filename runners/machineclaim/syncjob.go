@@ -44,9 +44,9 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get job %s: %w", info.BoundJob, err))
 	}
 
-	machineEnds := s.machineEndsJobs(job.Spec.Platform)
+	machineEndsJob := s.machineEndsJobs(job.Spec.Platform)
 
-	update, ok := newJobUpdate(job.Spec, s.claim, machineEnds, metav1.NewTime(s.Clock.Now()))
+	update, ok := newJobUpdate(job.Spec, s.claim, machineEndsJob, metav1.NewTime(s.Clock.Now()))
 	if !ok {
 		return step.Done()
 	}
@@ -70,7 +70,7 @@ func (s *scope) machineEndsJobs(platform string) bool {
 // machine ended before the job started, the state does not change: the job stays queued. newJobUpdate is
 // pure.
 func newJobUpdate(
-	job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, machineEnds bool, now metav1.Time,
+	job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, machineEndsJob bool, now metav1.Time,
 ) (v1alpha1.RunnerJobSpec, bool) {
 	info, times := claim.Status.BootstrapInfo, claim.Status.Times
 	phase := guest.Phase(info.GuestPhase)
@@ -89,7 +89,7 @@ func newJobUpdate(
 	switch {
 	case info.JobResult != "":
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, info.JobResult, &now
-	case hasEnded && machineEnds:
+	case hasEnded && machineEndsJob:
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &now
 	case job.State == v1alpha1.JobRunning && job.RunnerName != "":
 		return job, false
