@@ -26,7 +26,7 @@ const (
 	runnerWarning = 10 * 24 * time.Hour
 )
 
-// needsRelease reports whether machines run the newest release of the runner.
+// needsRelease reports whether the template asks for the newest release of the runner, which its machines then install.
 func (s *scope) needsRelease() bool {
 	config := s.template.Spec.Bootstrap.Config
 

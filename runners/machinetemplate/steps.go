@@ -234,6 +234,7 @@ func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
 		return step.Done().WithReason("ScopeFromPool", "the runner pools name the scope")
 	}
 
+	// It returns any other error of ResolveRunner again.
 	provider, err := s.Workloads.ProviderFor(ctx, s.template, workloadConfig)
 	if err != nil {
 		return connect.NewErrorResult(err, retryAfter, "CredentialsInvalid")

@@ -39,9 +39,9 @@ type Collector struct {
 
 // NewCollector returns a Collector that reads from a cache. The Collector returns no metrics before
 // elected is closed, because a query would otherwise add up the numbers of several replicas.
-func NewCollector(reader client.Reader, elected <-chan struct{}, timer clock.PassiveClock) *Collector {
+func NewCollector(reader client.Reader, elected <-chan struct{}, c clock.PassiveClock) *Collector {
 	return &Collector{
-		reader: reader, elected: elected, clock: timer, reasons: kit.NewLabelLimiter(maxReasons),
+		reader: reader, elected: elected, clock: c, reasons: kit.NewLabelLimiter(maxReasons),
 		pools: newPoolDescs(), clusters: newClusterDescs(), runnerAge: newRunnerAgeDesc(),
 	}
 }
@@ -65,24 +65,23 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 
 	var (
-		pools    v1alpha1.RunnerPoolList
-		clusters v1alpha1.HypervisorClusterList
-
+		pools     v1alpha1.RunnerPoolList
+		clusters  v1alpha1.HypervisorClusterList
 		templates v1alpha1.HypervisorMachineTemplateList
 	)
 
-	var failed []error
+	var errs []error
 	for _, list := range []client.ObjectList{&pools, &clusters, &templates} {
-		failed = append(failed, c.reader.List(ctx, list, client.UnsafeDisableDeepCopy))
+		errs = append(errs, c.reader.List(ctx, list, client.UnsafeDisableDeepCopy))
 	}
 
 	jobs, err := watch.ListCached[*v1alpha1.RunnerJob](ctx, c.reader, &v1alpha1.RunnerJobList{})
-	failed = append(failed, err)
+	errs = append(errs, err)
 
 	claims, err := watch.ListCached[*v1alpha1.MachineClaim](ctx, c.reader, &v1alpha1.MachineClaimList{})
-	failed = append(failed, err)
+	errs = append(errs, err)
 
-	if err := errors.Join(failed...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		ch <- prometheus.NewInvalidMetric(c.pools.desired, err)
 
 		return
@@ -92,7 +91,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.pools.collectJobs(ch, jobs, c.reasons, c.clock.Now())
 	c.pools.collectMachines(ch, claims)
 	c.clusters.collect(ch, clusters.Items)
-	collectRunners(ch, c.runnerAge, templates.Items, c.clock.Now())
+	collectRunnerAges(ch, c.runnerAge, templates.Items, c.clock.Now())
 }
 
 // newDesc returns the description of a metric of HyperFleet.

@@ -19,9 +19,9 @@ func newRunnerAgeDesc() *prometheus.Desc {
 		"namespace", "template")
 }
 
-// collectRunners sends the age of the first release that machines do not run yet, for the templates whose machines have
+// collectRunnerAges sends the age of the first release that machines do not run yet, for the templates whose machines have
 // reported a release.
-func collectRunners(
+func collectRunnerAges(
 	ch chan<- prometheus.Metric, desc *prometheus.Desc, templates []v1alpha1.HypervisorMachineTemplate, now time.Time,
 ) {
 	for i := range templates {

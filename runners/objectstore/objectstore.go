@@ -82,25 +82,25 @@ func ValidatePrefix(prefix string, limit int) error {
 }
 
 // New returns a Store. It sends no request.
-func New(place Location, keys Credentials, transport http.RoundTripper) (*Store, error) {
-	if err := ValidateEndpoint(place.Endpoint); err != nil {
-		return nil, fmt.Errorf("use object store %s: %w", place.Endpoint, err)
+func New(location Location, keys Credentials, transport http.RoundTripper) (*Store, error) {
+	if err := ValidateEndpoint(location.Endpoint); err != nil {
+		return nil, fmt.Errorf("use object store %s: %w", location.Endpoint, err)
 	}
 
-	u, err := url.Parse(place.Endpoint)
+	u, err := url.Parse(location.Endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("use object store %s: %w", place.Endpoint, err)
+		return nil, fmt.Errorf("use object store %s: %w", location.Endpoint, err)
 	}
 
 	client, err := minio.New(u.Host, &minio.Options{
 		Creds:  credentials.NewStaticV4(keys.ID, keys.Secret, keys.Token),
-		Secure: u.Scheme == "https", Region: place.Region, Transport: transport, MaxRetries: 1,
+		Secure: u.Scheme == "https", Region: location.Region, Transport: transport, MaxRetries: 1,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("use object store %s: %w", place.Endpoint, err)
+		return nil, fmt.Errorf("use object store %s: %w", location.Endpoint, err)
 	}
 
-	return &Store{client: client, location: place, credentials: keys}, nil
+	return &Store{client: client, location: location, credentials: keys}, nil
 }
 
 // Put writes a text and replaces an existing text with the same key. It is idempotent.

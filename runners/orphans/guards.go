@@ -35,32 +35,34 @@ const (
 // claim. For a runner, uid is the name of the runner.
 type orphan struct{ kind, location, uid string }
 
-// isOldEnough records that this sweep has found the orphan, and reports whether it was first found at least
-// s.MinAge ago. It counts from the first sweep of this process that has found the orphan.
-func (s *Sweeper) isOldEnough(t orphan) bool {
-	now := s.Clock.Now()
-
+// recordFound records that this sweep has found the orphan. It returns the time of the first sweep of this process that
+// has found it.
+func (s *Sweeper) recordFound(o orphan) time.Time {
 	if s.firstSeen == nil {
 		s.firstSeen = map[orphan]time.Time{}
 	}
 
-	if _, ok := s.firstSeen[t]; !ok {
-		s.firstSeen[t] = now
+	if _, ok := s.firstSeen[o]; !ok {
+		s.firstSeen[o] = s.Clock.Now()
 	}
 
-	s.seen[t] = true
+	s.seen[o] = true
 
-	return now.Sub(s.firstSeen[t]) >= s.MinAge
+	return s.firstSeen[o]
 }
+
+// isOldEnough records that this sweep has found the orphan, and reports whether it was first found at least
+// s.MinAge ago.
+func (s *Sweeper) isOldEnough(o orphan) bool { return s.Clock.Since(s.recordFound(o)) >= s.MinAge }
 
 // beginSweep resets the set of orphans that the current sweep has found.
 func (s *Sweeper) beginSweep() { s.seen = map[orphan]bool{} }
 
 // endSweep forgets the orphans that the current sweep has not found: they have a claim again, or are deleted.
 func (s *Sweeper) endSweep() {
-	for t := range s.firstSeen {
-		if !s.seen[t] {
-			delete(s.firstSeen, t)
+	for o := range s.firstSeen {
+		if !s.seen[o] {
+			delete(s.firstSeen, o)
 		}
 	}
 }

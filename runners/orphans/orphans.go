@@ -54,7 +54,7 @@ type Sweeper struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 
-	// firstSeen holds when each orphan was first found, and seen the orphans that the current sweep has found.
+	// firstSeen holds when each orphan was first found, and seen holds the orphans that the current sweep has found.
 	firstSeen map[orphan]time.Time
 	seen      map[orphan]bool
 }
@@ -217,7 +217,11 @@ func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hy
 		key := newMachineOrphan(cluster, m)
 		kind := key.kind
 
-		if !s.isOldEnough(key) && !claims.supersedes(m.Owner) || s.isDryRun(ctx, kind, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
+		if !s.isOldEnough(key) && !claims.supersedes(m.Owner) {
+			continue
+		}
+
+		if s.isDryRun(ctx, kind, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
 			continue
 		}
 
@@ -253,7 +257,7 @@ func (s *Sweeper) findOrphans(
 			continue
 		}
 
-		s.isOldEnough(newMachineOrphan(cluster, m)) // records when the orphan was first found
+		s.recordFound(newMachineOrphan(cluster, m))
 
 		if m.State == hypervisor.StateRemains || claims.supersedes(m.Owner) {
 			others = append(others, m)
