@@ -32,9 +32,9 @@ type Inbox struct {
 	// claim goes to the front of the queue.
 	Enqueue func(name types.NamespacedName, isUrgent bool)
 
-	mu      sync.Mutex
-	open    bool
-	pending map[types.UID]*pendingReports
+	mu        sync.Mutex
+	isStarted bool
+	pending   map[types.UID]*pendingReports
 }
 
 // pendingReports holds the reports of one machine that are not written to the claim's status yet.
@@ -49,12 +49,12 @@ type reportRecord struct {
 	message, reason, result string
 	runnerVersion           string
 	reportedAt              metav1.MicroTime
-	// saved is closed when the report is written to the status. urgent is true if a machine waits
+	// saved is closed when the report is written to the status. isUrgent is true if a machine waits
 	// for that. tellsJobState is true if a machine waits until the RunnerJob has the report.
-	saved                 chan struct{}
-	urgent, tellsJobState bool
-	// logKept is true if the log of the report is stored.
-	logKept bool
+	saved                   chan struct{}
+	isUrgent, tellsJobState bool
+	// isLogKept is true if the log of the report is stored.
+	isLogKept bool
 }
 
 // isSameReport reports whether two records are the same report. A machine repeats a report that had
@@ -83,9 +83,9 @@ func (n reportRecord) isRecorded(claim *v1alpha1.MachineClaim) bool {
 
 // Start accepts reports until the context ends. Only the leader starts the Inbox.
 func (b *Inbox) Start(ctx context.Context) error {
-	b.setOpen(true)
+	b.setStarted(true)
 	<-ctx.Done()
-	b.setOpen(false)
+	b.setStarted(false)
 
 	return nil
 }
@@ -93,11 +93,11 @@ func (b *Inbox) Start(ctx context.Context) error {
 // NeedLeaderElection returns true, because only the leader's controllers run.
 func (b *Inbox) NeedLeaderElection() bool { return true }
 
-func (b *Inbox) setOpen(open bool) {
+func (b *Inbox) setStarted(isStarted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.open = open
+	b.isStarted = isStarted
 }
 
 // put adds a report to the inbox and enqueues its claim. It returns the report with a channel that
@@ -111,7 +111,7 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (p
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if !b.open {
+	if !b.isStarted {
 		return reportRecord{}, false
 	}
 
@@ -139,9 +139,9 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (p
 		index, entry.reports = len(entry.reports), append(entry.reports, n)
 	}
 
-	entry.reports[index].urgent = entry.reports[index].urgent || n.urgent
-	entry.reports[index].logKept = entry.reports[index].logKept || n.logKept
-	b.Enqueue(name, n.urgent || n.tellsJobState)
+	entry.reports[index].isUrgent = entry.reports[index].isUrgent || n.isUrgent
+	entry.reports[index].isLogKept = entry.reports[index].isLogKept || n.isLogKept
+	b.Enqueue(name, n.isUrgent || n.tellsJobState)
 
 	return entry.reports[index], true
 }
@@ -157,7 +157,7 @@ func (b *Inbox) hasLog(uid types.UID) bool {
 
 	entry := b.pending[uid]
 
-	return entry != nil && slices.ContainsFunc(entry.reports, func(n reportRecord) bool { return n.logKept })
+	return entry != nil && slices.ContainsFunc(entry.reports, func(n reportRecord) bool { return n.isLogKept })
 }
 
 // isOpen reports whether the controller that applies the reports is running.
@@ -165,7 +165,7 @@ func (b *Inbox) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return b.open
+	return b.isStarted
 }
 
 // Apply copies the pending reports of a claim's machine into the claim's status. It must be called
@@ -184,7 +184,7 @@ func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
 	for _, n := range entry.reports {
 		n.applyTo(claim)
 
-		if n.urgent {
+		if n.isUrgent {
 			callAfterWrite = step.OnSaved
 		}
 	}
@@ -253,7 +253,7 @@ func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, cli
 	return changed, client.MergeFrom(claim)
 }
 
-// needsRecord returns true if the machine must get its response only after the report is written, because no
+// needsRecord reports whether the machine must get its response only after the report is written, because no
 // other source has the information. Other reports may be lost with the process. For the reports of tellsJobState, see
 // awaitJobState.
 func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) bool {

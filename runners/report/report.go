@@ -241,7 +241,7 @@ func (h *Handler) writeReport(
 	received := reportRecord{
 		phase: report.Phase, message: truncate(message, maxMessage), reason: truncate(report.Reason, maxResult),
 		result: truncate(report.Result, maxResult), runnerVersion: truncate(report.RunnerVersion, maxVersion),
-		reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: isLogKept,
+		reportedAt: metav1.NewMicroTime(h.Clock.Now()), isLogKept: isLogKept,
 	}
 	tracing.EmitInstant(tracing.RootForUID(string(uid)), "guest "+strings.ToLower(string(report.Phase)), received.reportedAt.Time,
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
@@ -255,17 +255,17 @@ func (h *Handler) writeReport(
 		received.tellsJobState = true
 
 		pending, ok := h.Inbox.put(name, uid, received)
-		if ok && !pending.urgent && (h.awaitJobState(ctx, &claim, report.Phase) || pending.isSaved()) {
+		if ok && !pending.isUrgent && (h.awaitJobState(ctx, &claim, report.Phase) || pending.isSaved()) {
 			return nil
 		}
 
-		received.urgent = true
+		received.isUrgent = true
 	} else {
-		received.urgent = h.needsRecord(ctx, &claim, report)
+		received.isUrgent = h.needsRecord(ctx, &claim, report)
 	}
 
 	if pending, ok := h.Inbox.put(name, uid, received); ok {
-		if !received.urgent {
+		if !received.isUrgent {
 			return nil
 		}
 

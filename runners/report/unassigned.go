@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// MinOrphanAge is how long every log without a job is kept, because the platform may report the
+	// minUnassignedAge is how long every log without a job is kept, because the platform may report the
 	// job late, or only when the operator asks for it.
-	MinOrphanAge = time.Hour
-	// maxOrphansPerPool is how many logs without a job each pool keeps longer.
-	maxOrphansPerPool = 32
-	gcInterval        = 10 * time.Minute
-	gcTimeout         = 5 * time.Minute
+	minUnassignedAge = time.Hour
+	// maxUnassignedPerPool is how many logs without a job each pool keeps longer.
+	maxUnassignedPerPool = 32
+	gcInterval           = 10 * time.Minute
+	gcTimeout            = 5 * time.Minute
 )
 
 // LogGarbageCollector deletes logs that no job references: the logs of machines that never had a
@@ -42,7 +42,7 @@ type LogGarbageCollector struct {
 	// Namespaces are the namespaces of the operator. If it is empty, the operator serves all of them. Client has no jobs
 	// of other namespaces, so their logs must not be touched.
 	Namespaces []string
-	// Retention of jobs. A log without a job is kept for at least MinOrphanAge, and after that not
+	// Retention of jobs. A log without a job is kept for at least minUnassignedAge, and after that not
 	// longer than Retention.
 	Retention time.Duration
 	Clock     clock.WithTicker
@@ -78,8 +78,8 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
 	defer cancel()
 
-	withoutJob, err := s.listUnowned(ctx)
-	if err != nil || len(withoutJob) == 0 {
+	unassigned, err := s.listUnassigned(ctx)
+	if err != nil || len(unassigned) == 0 {
 		return err
 	}
 
@@ -90,7 +90,7 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 		return err
 	}
 
-	for _, log := range s.selectExpired(withoutJob, referenced) {
+	for _, log := range s.selectExpired(unassigned, referenced) {
 		expired := &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: log.Namespace, Name: log.Name}}
 
 		err := s.Client.Delete(ctx, expired, client.Preconditions{UID: &log.UID})
@@ -102,8 +102,8 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// listUnowned returns the metadata of the logs with the label LabelUnassignedLog.
-func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+// listUnassigned returns the metadata of the logs with the label LabelUnassignedLog.
+func (s *LogGarbageCollector) listUnassigned(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 	logs := &metav1.PartialObjectMetadataList{}
 	logs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLogList"))
 
@@ -150,21 +150,21 @@ func (s *LogGarbageCollector) listReferenced(ctx context.Context) (map[types.Nam
 }
 
 // selectExpired returns the logs to delete. It keeps referenced logs and logs that are not older
-// than MinOrphanAge. Of the others, it keeps the newest maxOrphansPerPool of each pool up to the
+// than minUnassignedAge. Of the others, it keeps the newest maxUnassignedPerPool of each pool up to the
 // age of Retention; younger logs without a job count toward this number.
 func (s *LogGarbageCollector) selectExpired(
-	withoutJob []metav1.PartialObjectMetadata, referenced map[types.NamespacedName]bool,
+	unassigned []metav1.PartialObjectMetadata, referenced map[types.NamespacedName]bool,
 ) []metav1.PartialObjectMetadata {
 	var out []metav1.PartialObjectMetadata
 
-	slices.SortFunc(withoutJob, func(a, b metav1.PartialObjectMetadata) int {
+	slices.SortFunc(unassigned, func(a, b metav1.PartialObjectMetadata) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) // the newest first
 	})
 
 	kept := map[types.NamespacedName]int{}
 
-	for i := range withoutJob {
-		log := &withoutJob[i]
+	for i := range unassigned {
+		log := &unassigned[i]
 		if referenced[client.ObjectKeyFromObject(log)] {
 			continue
 		}
@@ -172,7 +172,7 @@ func (s *LogGarbageCollector) selectExpired(
 		pool := types.NamespacedName{Namespace: log.Namespace, Name: log.Labels[v1alpha1.LabelUnassignedLog]}
 		age := s.Clock.Since(log.CreationTimestamp.Time)
 
-		if age <= MinOrphanAge || kept[pool] < maxOrphansPerPool && age <= s.Retention {
+		if age <= minUnassignedAge || kept[pool] < maxUnassignedPerPool && age <= s.Retention {
 			kept[pool]++
 
 			continue
