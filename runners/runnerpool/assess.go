@@ -26,7 +26,7 @@ func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[s
 
 	for i := range s.sources {
 		src := &s.sources[i]
-		src.full, src.wasFull = full[src.name] > 0, wasFull[src.name]
+		src.isFull, src.wasFull = full[src.name] > 0, wasFull[src.name]
 		src.machines, src.unplaced = notCached[src.name], notCached[src.name]
 	}
 
@@ -49,7 +49,7 @@ func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[s
 
 		// No other source has an image that a job has requested.
 		var other *source
-		if !own.onlyIfRequested && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels) {
+		if !own.needsRequest && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels) {
 			if other = s.findSourceWithCapacity(claim); other == nil && isWaiting(claim) {
 				s.recheckFull(claim, full)
 			}
@@ -103,7 +103,7 @@ func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
 
 	for i := range s.sources {
 		src := &s.sources[i]
-		if !src.full && src.mayReplace(claim) && (out == nil || out.isBeingTried() && !src.isBeingTried()) {
+		if !src.isFull && src.mayReplace(claim) && (out == nil || out.isBeingTried() && !src.isBeingTried()) {
 			out = src
 		}
 	}
@@ -113,7 +113,7 @@ func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
 
 // mayReplace reports whether the pool can create a machine of the claim's size from the source, if its cluster has capacity.
 func (s *source) mayReplace(claim *v1alpha1.MachineClaim) bool {
-	return s.isUsable() && !s.onlyIfRequested && s.canHold(claim.Spec.Size)
+	return s.isUsable() && !s.needsRequest && s.canHold(claim.Spec.Size)
 }
 
 // isWaiting reports whether a claim has no machine because its source has no capacity or no address for it.

@@ -35,9 +35,9 @@ const (
 
 // machineRequest is a machine to create.
 type machineRequest struct {
-	source  *source
-	standby bool
-	size    demand.Size
+	source    *source
+	isStandby bool
+	size      demand.Size
 }
 
 // planMachines returns the machines that this reconcile creates, from the usable templates, at most
@@ -50,7 +50,7 @@ func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
 		strategy = s.pool.Spec.Placement.Strategy
 	}
 
-	add := func(n int, standby bool, size demand.Size) {
+	add := func(n int, isStandby bool, size demand.Size) {
 		n = min(n, maxCreatesPerReconcile-len(out))
 
 		for _, source := range chooseSources(strategy, filterBySize(filterByImage(s.sources, size.Template), &size.MachineSize), n) {
@@ -60,7 +60,7 @@ func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
 				}
 			}
 
-			out = append(out, machineRequest{source, standby, size})
+			out = append(out, machineRequest{source, isStandby, size})
 		}
 	}
 
@@ -120,7 +120,7 @@ func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
 	}
 
 	s.expectations.expect(claim.Name, expectedClaim{
-		createdAt: s.Clock.Now(), source: request.source.name, standby: request.standby, size: request.size.Key(),
+		createdAt: s.Clock.Now(), source: request.source.name, isStandby: request.isStandby, size: request.size.Key(),
 	})
 
 	err := s.Client.Create(ctx, claim)
@@ -176,7 +176,7 @@ func newClaim(pool *v1alpha1.RunnerPool, request machineRequest, name string) *v
 			TemplateRef:    v1alpha1.LocalObjectReference{Name: source.name},
 			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: pool.Name},
 			WorkloadConfig: *pool.Spec.Workload.DeepCopy(),
-			Standby:        request.standby,
+			Standby:        request.isStandby,
 			Lifecycle:      pool.Spec.Lifecycle.DeepCopy(),
 		},
 	}

@@ -35,7 +35,7 @@ type expectations struct {
 type expectedClaim struct {
 	createdAt time.Time
 	source    string
-	standby   bool
+	isStandby bool
 	// size is the Size of demand.Claim.
 	size string
 	// isUncertain is true if the API server did not say whether it created the claim.
@@ -125,7 +125,7 @@ func (e *expectations) listNotCached(
 		}
 
 		state := demand.ClaimPending
-		if expectation.standby {
+		if expectation.isStandby {
 			state = demand.ClaimStandby
 		}
 

@@ -27,6 +27,8 @@ import (
 // view holds the claims and jobs of a pool that one reconcile reads.
 type view struct {
 	claims []v1alpha1.MachineClaim
+	// states holds the state of each of the claims, in the same order, and then those of claims that the cache does not have
+	// yet.
 	states []demand.Claim
 	count  demand.JobCount
 	// sizes of the queued jobs, in the order in which their machines should be created.
@@ -110,7 +112,7 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 		return nil, fmt.Errorf("list unfinished jobs: %w", err)
 	}
 
-	pools, err := s.listPools(ctx)
+	pools, err := s.loadPools(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	out := &view{}
 	out.count, out.sizes = demand.FindDemand(jobs.Items, pools, key)
 
-	byRunner, err := s.findStates(ctx, jobs.Items, claims.Items)
+	byRunner, err := s.findJobStates(ctx, jobs.Items, claims.Items)
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +172,9 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	return out, nil
 }
 
-// findStates returns the state of the job of each of the pool's runners, by the name of the runner. The state
+// findJobStates returns the state of the job of each of the pool's runners, by the name of the runner. The state
 // is empty if the ledger has no job of the runner. unfinished are the jobs that are not completed.
-func (s *scope) findStates(
+func (s *scope) findJobStates(
 	ctx context.Context, unfinished []v1alpha1.RunnerJob, claims []v1alpha1.MachineClaim,
 ) (map[string]v1alpha1.JobState, error) {
 	out := make(map[string]v1alpha1.JobState, len(claims)+len(s.unconfirmedStarts.runners))
@@ -213,7 +215,7 @@ func (s *scope) findStates(
 
 		for i := range jobs.Items {
 			// A job that has changed since unfinished was read would count twice.
-			if job := &jobs.Items[i]; job.Spec.State == v1alpha1.JobCompleted && !contains(unfinished, job.Name) {
+			if job := &jobs.Items[i]; job.Spec.State == v1alpha1.JobCompleted && !containsJob(unfinished, job.Name) {
 				out[runner] = job.Spec.State
 			}
 		}
@@ -222,13 +224,13 @@ func (s *scope) findStates(
 	return out, nil
 }
 
-func contains(jobs []v1alpha1.RunnerJob, name string) bool {
+func containsJob(jobs []v1alpha1.RunnerJob, name string) bool {
 	return slices.ContainsFunc(jobs, func(job v1alpha1.RunnerJob) bool { return job.Name == name })
 }
 
 const kindRunnerPool = "RunnerPool"
 
-// isRestored returns true if a claim was created for the pool, but has no owner, or an earlier pool of the same
+// isRestored reports whether a claim was created for the pool, but has no owner, or an earlier pool of the same
 // name as its owner. This happens if objects are restored from a backup, because they get new UIDs. It is pure.
 func isRestored(claim *v1alpha1.MachineClaim, pool *v1alpha1.RunnerPool) bool {
 	if claim.Spec.RunnerPoolRef == nil || claim.Spec.RunnerPoolRef.Name != pool.Name ||
@@ -289,7 +291,8 @@ func removeTaken(sizes []demand.Size, taken map[string]int) []demand.Size {
 	})
 }
 
-// findArrivals returns the arrivals of a pool whose number of warm machines follows them.
+// findArrivals returns when the operator received the pool's jobs, see listArrivals. It returns none if the number of the
+// pool's warm machines does not depend on that.
 func (s *scope) findArrivals(ctx context.Context, pools []demand.Pool) ([]time.Time, error) {
 	if warm := s.pool.Spec.Scaling.Warm; warm == nil || warm.MaxIdle == nil {
 		return nil, nil
@@ -337,8 +340,8 @@ func listArrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) [
 	return out
 }
 
-// listPools returns the pools of the namespace, and finds the sources of the reconciled pool.
-func (s *scope) listPools(ctx context.Context) ([]demand.Pool, error) {
+// loadPools returns the pools of the namespace, and sets s.sources to the sources of the reconciled pool.
+func (s *scope) loadPools(ctx context.Context) ([]demand.Pool, error) {
 	var (
 		pools     v1alpha1.RunnerPoolList
 		templates v1alpha1.HypervisorMachineTemplateList
@@ -388,7 +391,7 @@ func evaluateClaim(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.Jo
 	}
 
 	switch {
-	case !claim.DeletionTimestamp.IsZero(), times != nil && times.Ended != nil, job == v1alpha1.JobCompleted, isDone(claim):
+	case !claim.DeletionTimestamp.IsZero(), times != nil && times.Ended != nil, job == v1alpha1.JobCompleted, isPoweringOff(claim):
 		out.State = demand.ClaimFinishing
 	case job == v1alpha1.JobRunning:
 		out.State = demand.ClaimBusy
@@ -422,8 +425,8 @@ func hasTakenJob(claim *v1alpha1.MachineClaim) bool {
 	}
 }
 
-// isDone reports whether the machine itself reported that it powers off.
-func isDone(claim *v1alpha1.MachineClaim) bool {
+// isPoweringOff reports whether the machine itself reported that it powers off.
+func isPoweringOff(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
 
 	return info != nil && guest.Phase(info.GuestPhase).Last()

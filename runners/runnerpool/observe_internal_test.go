@@ -314,10 +314,10 @@ func TestAssign(t *testing.T) {
 		"none works":                        {"", []source{{name: "a", unusableReason: "broken"}}, 2, nil},
 		"one by one where the fewest are":   {"", []source{{name: "a", machines: 2}, {name: "b"}}, 4, []string{"b", "b", "a", "b"}},
 		"of equals the first":               {"", []source{{name: "b"}, {name: "a"}}, 1, []string{"b"}},
-		"a full one comes last":             {"", []source{{name: "a", full: true}, {name: "b", machines: 9}}, 2, []string{"b", "b"}},
+		"a full one comes last":             {"", []source{{name: "a", isFull: true}, {name: "b", machines: 9}}, 2, []string{"b", "b"}},
 		"packed: the first":                 {pack, []source{{name: "a", machines: 9}, {name: "b"}}, 2, []string{"a", "a"}},
-		"packed: the next when it is full":  {pack, []source{{name: "a", full: true}, {name: "b", machines: 9}}, 1, []string{"b"}},
-		"packed: the first when all are":    {pack, []source{{name: "a", full: true}, {name: "b", full: true}}, 1, []string{"a"}},
+		"packed: the next when it is full":  {pack, []source{{name: "a", isFull: true}, {name: "b", machines: 9}}, 1, []string{"b"}},
+		"packed: the first when all are":    {pack, []source{{name: "a", isFull: true}, {name: "b", isFull: true}}, 1, []string{"a"}},
 		"one that doesn't work is left out": {pack, []source{{name: "a", unusableReason: "broken"}, {name: "b"}}, 1, []string{"b"}},
 		"no claims are wanted":              {"", []source{{name: "a"}}, 0, nil},
 	}

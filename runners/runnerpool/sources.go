@@ -35,18 +35,18 @@ type source struct {
 	nodes []v1alpha1.HypervisorNodeStatus
 	// hash of the template and the workload; see computeHash.
 	hash string
-	// machines is how many machines the pool has from the template. full is true if a machine
+	// machines is how many machines the pool has from the template. isFull is true if a machine
 	// recently waited for capacity on its cluster.
 	machines int
-	full     bool
+	isFull   bool
 	// wasFull is true if the source was full some time ago, so that it is unknown whether it has capacity.
 	// unplaced is how many claims have no machine yet and may get one from the source: its own claims, and the
 	// claims that will replace deleted ones.
 	wasFull  bool
 	unplaced int
-	// onlyIfRequested is true if machines are created from the template only for jobs that request its
+	// needsRequest is true if machines are created from the template only for jobs that request its
 	// image. All other jobs use the templates of the pool itself.
-	onlyIfRequested bool
+	needsRequest bool
 }
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
@@ -125,7 +125,7 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	}
 
 	for i, name := range names {
-		found := source{name: name, template: templates[name], onlyIfRequested: i >= ownTemplates}
+		found := source{name: name, template: templates[name], needsRequest: i >= ownTemplates}
 
 		if err := s.checkSource(ctx, &found); err != nil {
 			return err
@@ -239,7 +239,7 @@ func checkTemplates(_ context.Context, s *scope) step.Result {
 		switch {
 		case !s.sources[i].isUsable():
 			unusable = append(unusable, s.sources[i].unusableReason)
-		case !s.sources[i].onlyIfRequested:
+		case !s.sources[i].needsRequest:
 			usable = append(usable, s.sources[i].name)
 		}
 	}
@@ -272,7 +272,7 @@ func filterBySize(sources []source, size *v1alpha1.MachineSize) []source {
 // it returns the sources that need no request for an image.
 func filterByImage(sources []source, template string) []source {
 	return slices.DeleteFunc(slices.Clone(sources), func(s source) bool {
-		return template == "" && s.onlyIfRequested || template != "" && s.name != template
+		return template == "" && s.needsRequest || template != "" && s.name != template
 	})
 }
 
@@ -306,7 +306,7 @@ func chooseSources(strategy string, sources []source, n int) []*source {
 				byCount = 0
 			}
 
-			return cmp.Or(compareBool(a.full, b.full), byCount, cmp.Compare(order[a.name], order[b.name]))
+			return cmp.Or(compareBool(a.isFull, b.isFull), byCount, cmp.Compare(order[a.name], order[b.name]))
 		})
 		index := slices.IndexFunc(candidates, func(s source) bool { return s.name == best.name })
 		candidates[index].machines++
@@ -316,6 +316,7 @@ func chooseSources(strategy string, sources []source, n int) []*source {
 	return out
 }
 
+// compareBool orders false before true.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:

@@ -33,7 +33,7 @@ type unconfirmedStart struct {
 // needed.
 func (a *unconfirmedStarts) count(
 	claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
-) (remaining map[string]int, decreasesIn time.Duration) {
+) (taken map[string]int, decreasesIn time.Duration) {
 	if a.runners == nil {
 		a.runners = map[string]unconfirmedStart{}
 	}
@@ -49,20 +49,21 @@ func (a *unconfirmedStarts) count(
 		}
 	}
 
-	remaining = map[string]int{}
+	taken = map[string]int{}
 
 	for runner, start := range a.runners {
+		isConfirmed, isOverdue := byRunner[runner] != "", now.Sub(start.since) > webhookGracePeriod
+
 		switch {
-		case byRunner[runner] != "" && !hasRunner(claims, runner),
-			now.Sub(start.since) > webhookGracePeriod && !hasRunner(claims, runner):
+		case (isConfirmed || isOverdue) && !hasRunner(claims, runner):
 			delete(a.runners, runner)
-		case byRunner[runner] == "" && now.Sub(start.since) <= webhookGracePeriod:
-			remaining[start.size]++
+		case !isConfirmed && !isOverdue:
+			taken[start.size]++
 			decreasesIn = step.ChooseSooner(decreasesIn, start.since.Add(webhookGracePeriod).Sub(now)+time.Second)
 		}
 	}
 
-	return remaining, decreasesIn
+	return taken, decreasesIn
 }
 
 // hasRunner reports whether one of the claims has the runner. If one has, a deleted record would be

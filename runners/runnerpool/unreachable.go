@@ -55,7 +55,9 @@ func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineCl
 		}
 
 		remaining := since.Add(notReadyPeriod).Sub(s.Clock.Now())
-		if out[key] = remaining <= 0; !out[key] {
+		out[key] = remaining <= 0
+
+		if !out[key] {
 			s.recheckIn = step.ChooseSooner(s.recheckIn, remaining)
 		}
 	}
