@@ -108,7 +108,7 @@ func (r *refusal) Error() string { return r.text }
 // serve authorizes requests and finds their machines.
 func (h *Handler) serve(handle func(http.ResponseWriter, *request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		found, err := h.find(r)
+		found, err := h.authorizeRequest(r)
 		if err == nil {
 			err = handle(w, found)
 		}
@@ -127,7 +127,9 @@ func (h *Handler) serve(handle func(http.ResponseWriter, *request) error) http.H
 	}
 }
 
-func (h *Handler) find(r *http.Request) (*request, error) {
+// authorizeRequest returns the request with its claim and machine if the user may use the machine's shell. Otherwise it returns
+// a refusal.
+func (h *Handler) authorizeRequest(r *http.Request) (*request, error) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 
 	account, status, err := h.Authorize(r.Context(), r.Header.Get(TokenHeader), namespace, name)
@@ -172,9 +174,9 @@ func (h *Handler) find(r *http.Request) (*request, error) {
 	return out, nil
 }
 
-// record emits an event about the use of a machine.
-func (h *Handler) record(r *request, reason, text string) {
-	h.Recorder.Eventf(r.claim, nil, corev1.EventTypeNormal, reason, "Shell", text, r.account, r.claim.Status.VMRef.VMID)
+// record emits an event about the use of a machine. The arguments of format are the account and the ID of the VM.
+func (h *Handler) record(r *request, reason, format string) {
+	h.Recorder.Eventf(r.claim, nil, corev1.EventTypeNormal, reason, "Shell", format, r.account, r.claim.Status.VMRef.VMID)
 }
 
 // runCommand runs one command in the machine.

@@ -147,7 +147,7 @@ func dryRenderNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 // dryRenderPrefixLength returns the prefix length of a pool's addresses of one family: the configured
 // prefix length, or else that of the first network in the pool, or else that of the smallest network that
 // holds all addresses and the gateway. It returns 0 if the pool has no address of the family.
-func dryRenderPrefixLength(pool *v1alpha1.AddressPool, v4 bool) int {
+func dryRenderPrefixLength(pool *v1alpha1.AddressPool, isIPv4 bool) int {
 	var (
 		covering    netip.Prefix
 		networkBits int
@@ -155,7 +155,7 @@ func dryRenderPrefixLength(pool *v1alpha1.AddressPool, v4 bool) int {
 
 	cover := func(text string) {
 		address, err := netip.ParseAddr(strings.TrimSpace(text))
-		if err != nil || address.Is4() != v4 || address.IsLinkLocalUnicast() {
+		if err != nil || address.Is4() != isIPv4 || address.IsLinkLocalUnicast() {
 			return
 		}
 
@@ -170,7 +170,7 @@ func dryRenderPrefixLength(pool *v1alpha1.AddressPool, v4 bool) int {
 
 	for _, entry := range pool.Addresses {
 		if network, err := netip.ParsePrefix(string(entry)); err == nil {
-			if network.Addr().Is4() == v4 && !network.IsSingleIP() && networkBits == 0 {
+			if network.Addr().Is4() == isIPv4 && !network.IsSingleIP() && networkBits == 0 {
 				networkBits = network.Bits()
 			}
 
@@ -187,7 +187,7 @@ func dryRenderPrefixLength(pool *v1alpha1.AddressPool, v4 bool) int {
 	}
 
 	configured := int(pool.PrefixLengthV6)
-	if v4 {
+	if isIPv4 {
 		configured = int(pool.PrefixLengthV4)
 	}
 

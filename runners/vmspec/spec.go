@@ -221,7 +221,7 @@ func NewNames(
 	return names
 }
 
-// maxLabel is the longest label of a DNS name (RFC 1035, section 2.3.4).
+// maxLabelLength is the length of the longest label of a DNS name (RFC 1035, section 2.3.4).
 const maxLabelLength = 63
 
 // Limits of a computer name of Windows (NetBIOS).
