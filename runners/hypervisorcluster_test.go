@@ -38,8 +38,8 @@ func newClusterFixture(t *testing.T) *clusterFixture {
 	}}}
 	w.reconciler = &hypervisorcluster.Reconciler{
 		Client: env.Client, Live: env.Client, Interval: time.Minute,
-		Runner:   &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"},
-		Clusters: w.fakeHypervisor.newClusters(env.Client, w.name), Keeper: newKeeper(t),
+		StepReconciler: &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"},
+		Clusters:       w.fakeHypervisor.newClusters(env.Client, w.name), Keeper: newKeeper(t),
 	}
 	env.Create(w, newCluster(w.name))
 

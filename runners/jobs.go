@@ -29,7 +29,7 @@ type jobParts struct {
 
 // newJobParts creates the components that keep the RunnerJobs up to date, and registers their metrics.
 func (a *Area) newJobParts(
-	mgr ctrl.Manager, runner *step.Reconciler, secrets *connect.Secrets, workloads *connect.Workloads,
+	mgr ctrl.Manager, stepReconciler *step.Reconciler, secrets *connect.Secrets, workloads *connect.Workloads,
 ) (*jobParts, error) {
 	metrics, err := demand.NewMetrics(a.Registry)
 	if err != nil {
@@ -44,8 +44,8 @@ func (a *Area) newJobParts(
 	}
 
 	reconciler := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms,
-		Clock: a.Clock, Retention: a.Config.JobRetention, ConfirmAfter: a.Config.JobSilence, Metrics: metrics, JobMetrics: jobMetrics,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: stepReconciler, Providers: workloads,
+		Platforms: a.Platforms, Clock: a.Clock, Retention: a.Config.JobRetention, ConfirmAfter: a.Config.JobSilence, Metrics: metrics, JobMetrics: jobMetrics,
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.newLogFinder(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{

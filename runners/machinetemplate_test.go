@@ -48,7 +48,7 @@ func newTemplateFixture(t *testing.T, change func(*v1alpha1.HypervisorMachineTem
 	}
 	clusters := w.fakeHypervisor.newClusters(env.Client, w.namespace)
 	w.reconciler = &machinetemplate.Reconciler{
-		Client: env.Client, Live: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "machinetemplate"},
+		Client: env.Client, Live: env.Client, StepReconciler: &step.Reconciler{Client: env.Client, Controller: "machinetemplate"},
 		Interval: time.Minute, Clusters: clusters, Keeper: newKeeper(t), Clock: clock.RealClock{},
 		Workloads: &connect.Workloads{
 			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.platform},

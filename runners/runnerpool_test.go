@@ -55,7 +55,7 @@ func newPoolFixture(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixtur
 		Platforms: demand.Platforms{
 			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
 		},
-		Runner: &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
+		StepReconciler: &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
 	}}
 	pool := &v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"},

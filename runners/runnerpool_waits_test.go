@@ -128,7 +128,7 @@ func TestOldStatusReplacesNoMachine(t *testing.T) {
 	w.clock.SetTime(w.clock.Now().Add(time.Hour))
 	w.reconciler = &runnerpool.Reconciler{
 		Client: w.reconciler.Client, Live: w.reconciler.Live, Clock: w.clock, Recorder: w.reconciler.Recorder,
-		Platforms: w.reconciler.Platforms, Runner: w.reconciler.Runner,
+		Platforms: w.reconciler.Platforms, StepReconciler: w.reconciler.StepReconciler,
 	}
 	w.reconcileAfter(time.Second)
 	w.requireKept(claims)

@@ -181,7 +181,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	}
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(controller string) *step.Reconciler {
+	newStepReconciler := func(controller string) *step.Reconciler {
 		return a.newReconciler(mgr, controller, stepMetrics, recorder)
 	}
 	claimTrigger := &watch.Source{}
@@ -193,7 +193,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	}
 	workloads := a.newWorkloads(secrets)
 
-	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
+	jobs, err := a.newJobParts(mgr, newStepReconciler("runnerjob"), secrets, workloads)
 	if err != nil {
 		return nil, err
 	}
@@ -204,20 +204,20 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 		clusters: clusters,
 		controllers: []func(ctrl.Manager) error{
 			(&hypervisorcluster.Reconciler{
-				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("hypervisorcluster"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: newStepReconciler("hypervisorcluster"),
 				Clusters: clusters, Interval: a.Config.ClusterInterval, Keeper: keeper,
 			}).SetupWithManager,
 			(&machinetemplate.Reconciler{
-				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machinetemplate"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: newStepReconciler("machinetemplate"),
 				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
 				Keeper: keeper, Clock: a.Clock,
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
-				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: newStepReconciler("runnerpool"),
 				Recorder: recorder, Clock: a.Clock, Platforms: a.Platforms, Sources: jobs.sources, Trigger: jobs.sourcesChanged,
 			}).SetupWithManager,
 			(&machineclaim.Reconciler{
-				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: newStepReconciler("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
 				Clusters: clusters, Workloads: workloads, Reports: inbox, Trigger: claimTrigger, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency, Consoles: a.newConsoleLogs(mgr),

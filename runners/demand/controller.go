@@ -67,10 +67,10 @@ type Providers interface {
 type JobReconciler struct {
 	Client client.Client
 	// Live reads from the API server, not from a cache. Default: Client.
-	Live      client.Reader
-	Runner    *step.Reconciler
-	Providers Providers
-	Platforms Platforms
+	Live           client.Reader
+	StepReconciler *step.Reconciler
+	Providers      Providers
+	Platforms      Platforms
 	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.PassiveClock
 	// Retention is how long completed jobs are kept. Default: 24 hours.
@@ -219,7 +219,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 	version := s.job.ResourceVersion
 	s.claimBefore, s.timelineBefore = s.job.Status.Claim, s.job.Status.Timeline
 
-	result, err := step.ReconcileSteps(ctx, r.Runner, s.job, steps(), s)
+	result, err := step.ReconcileSteps(ctx, r.StepReconciler, s.job, steps(), s)
 	if err == nil && s.job.ResourceVersion != version {
 		s.publishNewEvents()
 	}

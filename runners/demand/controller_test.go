@@ -61,7 +61,7 @@ func newReconciler(t *testing.T, clk *clocktesting.FakePassiveClock, providers d
 
 	return &demand.JobReconciler{
 		Client: newIndexedClient(t), Clock: clk, Providers: providers, Platforms: newPlatforms(),
-		Runner: &step.Reconciler{Client: operator, Controller: "runnerjob", Clock: clk},
+		StepReconciler: &step.Reconciler{Client: operator, Controller: "runnerjob", Clock: clk},
 	}
 }
 

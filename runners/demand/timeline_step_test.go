@@ -106,8 +106,8 @@ func startJobControllerWith(t *testing.T, namespace string, wrap func(client.Cli
 
 		return (&demand.JobReconciler{
 			Client: c, Live: mgr.GetAPIReader(), Platforms: newPlatforms(), Recorder: recorder,
-			Runner: &step.Reconciler{Client: c, Controller: "runnerjob"},
-			Logs:   &report.Logs{Client: c, Live: mgr.GetAPIReader()},
+			StepReconciler: &step.Reconciler{Client: c, Controller: "runnerjob"},
+			Logs:           &report.Logs{Client: c, Live: mgr.GetAPIReader()},
 		}).SetupWithManager(mgr)
 	})
 }

@@ -39,9 +39,9 @@ const concurrency = 8
 type Reconciler struct {
 	Client client.Client
 	// Live reads the claims of all namespaces from the API server.
-	Live     client.Reader
-	Runner   *step.Reconciler
-	Clusters *connect.Clusters
+	Live           client.Reader
+	StepReconciler *step.Reconciler
+	Clusters       *connect.Clusters
 	// Interval is the time between two checks of a hypervisor.
 	Interval time.Duration
 	// Keeper keeps the Secrets with the credentials.
@@ -137,14 +137,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	s := &scope{Reconciler: r, cluster: &cluster}
 	if cluster.DeletionTimestamp.IsZero() {
 		// Without its own finalizer, the object could disappear and leave a Secret with a finalizer.
-		if err := step.EnsureFinalizer(ctx, r.Runner, &cluster, finalizer); err != nil {
+		if err := step.EnsureFinalizer(ctx, r.StepReconciler, &cluster, finalizer); err != nil {
 			return reconcile.Result{}, err
 		}
 
 		s.keepError = s.keepSecrets(ctx)
 	}
 
-	result, err := step.Reconcile(ctx, r.Runner, &cluster, newPlan(), s)
+	result, err := step.Reconcile(ctx, r.StepReconciler, &cluster, newPlan(), s)
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

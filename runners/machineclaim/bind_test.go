@@ -314,7 +314,7 @@ func TestDeletedClaimReleasesItsJob(t *testing.T) {
 			claim.Status.Times = tc.times
 
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).Build()
-			r := &Reconciler{Client: c, Live: c, Clock: clock.RealClock{}, Runner: &step.Reconciler{Client: c, Controller: "machineclaim"}}
+			r := &Reconciler{Client: c, Live: c, Clock: clock.RealClock{}, StepReconciler: &step.Reconciler{Client: c, Controller: "machineclaim"}}
 
 			job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
 			if !r.bindings.bind(claim, job, now) {

@@ -42,10 +42,10 @@ const (
 type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server and bypasses the cache.
-	Live      client.Reader
-	Runner    *step.Reconciler
-	Clusters  *connect.Clusters
-	Workloads *connect.Workloads
+	Live           client.Reader
+	StepReconciler *step.Reconciler
+	Clusters       *connect.Clusters
+	Workloads      *connect.Workloads
 	// Identity registers the SPIFFE IDs of machines. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
 	// Reports applies the reports of machines to their claims. It may be nil.
@@ -218,7 +218,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, claim: &claim}
 
-	result, err := step.Reconcile(ctx, r.Runner, &claim, newPlan(), s)
+	result, err := step.Reconcile(ctx, r.StepReconciler, &claim, newPlan(), s)
 	result.Priority = new(0) // a requeue is not urgent, even if this reconcile is (Inbox.Enqueue)
 
 	return result, err

@@ -30,7 +30,7 @@ func (h *standbyFixture) reconcileDeletion(what string, isWanted func(*metav1.Co
 	steps := slices.DeleteFunc(newPlan().DeletionSteps, func(s step.Step[*scope]) bool { return s.Condition != v1alpha1.ConditionVMCleanedUp })
 
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		result, err := step.ReconcileSteps(h.Context(), h.scope.Runner, h.scope.claim, steps, h.scope)
+		result, err := step.ReconcileSteps(h.Context(), h.scope.StepReconciler, h.scope.claim, steps, h.scope)
 		if err != nil {
 			h.Fatal(err)
 		}

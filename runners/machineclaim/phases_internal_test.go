@@ -77,7 +77,7 @@ func TestPhasesOfClaims(t *testing.T) {
 		}},
 	} {
 		list := []step.Step[*scope]{{Condition: v1alpha1.ConditionProvisioned, Run: row.run}}
-		if _, err := step.ReconcileSteps(t.Context(), h.scope.Runner, h.scope.claim, list, h.scope); err != nil {
+		if _, err := step.ReconcileSteps(t.Context(), h.scope.StepReconciler, h.scope.claim, list, h.scope); err != nil {
 			t.Fatal(err)
 		}
 

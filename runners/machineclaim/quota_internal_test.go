@@ -55,7 +55,7 @@ func newQuotaReconciler(t *testing.T, provider hypervisor.Provider, claims ...cl
 
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(claims...).WithStatusSubresource(claims...).Build()
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
-	r := &Reconciler{Client: c, Live: c, Clock: clock, Runner: &step.Reconciler{Client: c, Controller: "test", Clock: clock}}
+	r := &Reconciler{Client: c, Live: c, Clock: clock, StepReconciler: &step.Reconciler{Client: c, Controller: "test", Clock: clock}}
 
 	cluster := &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{
@@ -72,7 +72,7 @@ func newQuotaReconciler(t *testing.T, provider hypervisor.Provider, claims ...cl
 
 		var result step.Result
 
-		_, err := step.ReconcileSteps(t.Context(), r.Runner, s.claim, []step.Step[*scope]{
+		_, err := step.ReconcileSteps(t.Context(), r.StepReconciler, s.claim, []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionPlaced, Run: func(ctx context.Context, s *scope) step.Result {
 				result = place(ctx, s)
 

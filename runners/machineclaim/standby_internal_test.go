@@ -89,7 +89,7 @@ func newStandbyFixture(t *testing.T, lifecycle *v1alpha1.Lifecycle, changes ...f
 	h.scope = &scope{
 		Reconciler: &Reconciler{
 			Client: env.Client, Clock: h.clock,
-			Runner: &step.Reconciler{
+			StepReconciler: &step.Reconciler{
 				Client: env.Client, Controller: "machineclaim", Clock: h.clock, Recorder: events.NewFakeRecorder(100),
 			},
 		},
@@ -122,7 +122,7 @@ func (h *standbyFixture) reconcileUntil(reason string) {
 	}
 
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if _, err := step.ReconcileSteps(h.Context(), h.scope.Runner, h.scope.claim, list, h.scope); err != nil {
+		if _, err := step.ReconcileSteps(h.Context(), h.scope.StepReconciler, h.scope.claim, list, h.scope); err != nil {
 			h.Fatal(err)
 		}
 

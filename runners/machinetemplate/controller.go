@@ -41,10 +41,10 @@ const concurrency = 8
 type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server, because namespaces are not cached.
-	Live      client.Reader
-	Runner    *step.Reconciler
-	Clusters  *connect.Clusters
-	Workloads *connect.Workloads
+	Live           client.Reader
+	StepReconciler *step.Reconciler
+	Clusters       *connect.Clusters
+	Workloads      *connect.Workloads
 	// Settings apply to every machine.
 	Settings vmspec.Settings
 	// Interval is the time between two checks of a template.
@@ -139,14 +139,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	s := &scope{Reconciler: r, template: &template}
 	if template.DeletionTimestamp.IsZero() {
 		// Without its own finalizer, the object could disappear and leave a Secret with a finalizer.
-		if err := step.EnsureFinalizer(ctx, r.Runner, &template, finalizer); err != nil {
+		if err := step.EnsureFinalizer(ctx, r.StepReconciler, &template, finalizer); err != nil {
 			return reconcile.Result{}, err
 		}
 
 		s.keepError = s.keepSecrets(ctx)
 	}
 
-	result, err := step.Reconcile(ctx, r.Runner, &template, newPlan(), s)
+	result, err := step.Reconcile(ctx, r.StepReconciler, &template, newPlan(), s)
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

@@ -33,10 +33,10 @@ const reconcileTimeout = time.Minute
 type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server, for reads for which the cache may be stale.
-	Live     client.Reader
-	Runner   *step.Reconciler
-	Recorder events.EventRecorder
-	Clock    clock.PassiveClock
+	Live           client.Reader
+	StepReconciler *step.Reconciler
+	Recorder       events.EventRecorder
+	Clock          clock.PassiveClock
 	// Platforms decide which jobs the pools' runners can run.
 	Platforms demand.Platforms
 	// Sources returns the status of the job sources, and Trigger enqueues a pool when that status
@@ -177,7 +177,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: remaining}, nil
 	}
 
-	result, err := step.ReconcileSteps(ctx, r.Runner, &pool, steps(), s)
+	result, err := step.ReconcileSteps(ctx, r.StepReconciler, &pool, steps(), s)
 	if err == nil {
 		result.RequeueAfter = step.ChooseSooner(result.RequeueAfter, s.requeueAfter)
 	}
