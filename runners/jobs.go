@@ -45,8 +45,8 @@ func (a *Area) newJobParts(
 
 	reconciler := &demand.JobReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), StepReconciler: stepReconciler, Providers: workloads,
-		Platforms: a.Platforms, Clock: a.Clock, Retention: a.Config.JobRetention, ConfirmAfter: a.Config.JobSilence, Metrics: metrics, JobMetrics: jobMetrics,
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.newLogFinder(mgr),
+		Platforms: a.Platforms, Clock: a.Clock, Retention: a.Config.JobRetention, ConfirmAfter: a.Config.JobSilence,
+		Metrics: metrics, JobMetrics: jobMetrics, Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.newLogFinder(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Platforms: a.Platforms,

@@ -58,7 +58,9 @@ const (
 
 // Providers returns the provider that creates a pool's runners.
 type Providers interface {
-	ProviderFor(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.Provider, error)
+	ProviderFor(
+		ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
+	) (workload.Provider, error)
 }
 
 // JobReconciler keeps the job ledger up to date. It records the pool that serves a job and the

@@ -53,9 +53,9 @@ type Claim struct {
 	Bound bool
 	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
-	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNoAddress,
+	// StuckReason is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNoAddress,
 	// DeleteNotReady, DeleteUnreachable, StuckNamesake or "".
-	Stuck string
+	StuckReason string
 	// Unreachable is true if the machine's node or cluster has not responded for some time. Nobody knows when such a
 	// machine can be deleted, so it does not count against Max if its State is ClaimFinishing.
 	Unreachable bool
@@ -63,7 +63,7 @@ type Claim struct {
 
 // rankStuck returns a number by which machines that cannot be started now are sorted behind all others.
 func (c *Claim) rankStuck() int {
-	if c.Stuck != "" {
+	if c.StuckReason != "" {
 		return 1
 	}
 
@@ -131,7 +131,7 @@ const (
 	DeleteUnreachable = "NodeUnreachable"
 )
 
-// StuckNamesake is the Stuck of a machine that waits for the end of an earlier machine of its name.
+// StuckNamesake is the StuckReason of a machine that waits for the end of an earlier machine of its name.
 const StuckNamesake = hypervisor.ReasonNamesake
 
 // Deletion is a machine to delete. The machine's claim removes the runner first. The platform refuses the
@@ -282,7 +282,7 @@ func newPlan(in Input) *plan {
 		// The machine of an earlier claim of the same name still exists, and may run a job for hours. Until it is
 		// deleted, this claim gets no machine, so the plan leaves it out, and only freeCapacity counts it. The claim
 		// is not deleted, because it shows that the earlier claim is gone, so that the earlier machine is deleted.
-		if claim.Stuck == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
+		if claim.StuckReason == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
 			continue
 		}
 
@@ -392,7 +392,7 @@ func (p *plan) isBackingOff() bool {
 // Max does not allow enough machines, it deletes machines on standby that cannot be started, to make room.
 func (p *plan) fill(out *Decision, need int) {
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
-		if need <= 0 || claim.Outdated || claim.Stuck != "" {
+		if need <= 0 || claim.Outdated || claim.StuckReason != "" {
 			return false
 		}
 
@@ -408,7 +408,7 @@ func (p *plan) fill(out *Decision, need int) {
 	missing := need - out.Create - p.finishing - len(out.Delete)
 
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
-		if missing <= 0 || claim.Stuck == "" {
+		if missing <= 0 || claim.StuckReason == "" {
 			return false
 		}
 

@@ -47,7 +47,7 @@ func (p *plan) expire() []Deletion {
 func newStuckDeletion(claim Claim) Deletion {
 	message := ""
 
-	switch claim.Stuck {
+	switch claim.StuckReason {
 	case DeleteNoCapacity:
 		message = "its cluster or node has no free capacity; the pool creates a machine elsewhere"
 	case DeleteNoAddress:
@@ -58,17 +58,17 @@ func newStuckDeletion(claim Claim) Deletion {
 		message = "its node does not respond; the pool creates a machine elsewhere"
 	}
 
-	return Deletion{claim.Name, claim.Stuck, message}
+	return Deletion{claim.Name, claim.StuckReason, message}
 }
 
-// deleteStuck removes the machines from the plan that cannot start now (Claim.Stuck), so that the pool creates machines
+// deleteStuck removes the machines from the plan that cannot start now (Claim.StuckReason), so that the pool creates machines
 // elsewhere, and returns their deletions. It keeps prepared machines on standby, because they can be started later.
 func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
 	deleteIfStuck := func(claim Claim) bool {
 		isPreparedStandby := claim.State == ClaimStandby && claim.Prepared
-		if claim.Stuck == "" || claim.State == ClaimIdle || isPreparedStandby {
+		if claim.StuckReason == "" || claim.State == ClaimIdle || isPreparedStandby {
 			return false
 		}
 

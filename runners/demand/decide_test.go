@@ -289,7 +289,7 @@ func TestDesired(t *testing.T) {
 		},
 		"a machine that waits for capacity is created elsewhere": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.DeleteNoCapacity}, newClaim("other", demand.ClaimBooting, 0),
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), StuckReason: demand.DeleteNoCapacity}, newClaim("other", demand.ClaimBooting, 0),
 			}},
 			want: demand.Decision{
 				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNoCapacity, "stuck"), Reason: demand.ReasonReplacing,
@@ -297,27 +297,27 @@ func TestDesired(t *testing.T) {
 		},
 		"a machine that waits for an earlier one of its name is kept and counts for no job": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake}, newClaim("other", demand.ClaimBooting, 0),
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), StuckReason: demand.StuckNamesake}, newClaim("other", demand.ClaimBooting, 0),
 			}},
 			want: demand.Decision{Desired: 2, Create: 1, Reason: demand.ReasonScalingUp},
 		},
 		"a machine for standby that waits for an earlier one of its name is kept, and the standby gets another": {
 			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake},
+				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), StuckReason: demand.StuckNamesake},
 			}},
 			want: demand.Decision{CreateStandby: 1, Reason: demand.ReasonScalingUp},
 		},
 		"a prepared machine on standby that cannot be started is kept, and a job gets a new machine": {
 			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
 			}},
 			want: demand.Decision{Desired: 1, Create: 1, Reason: demand.ReasonScalingUp},
 		},
 		"a prepared machine on standby that cannot be started is deleted for a job at the maximum": {
 			in: demand.Input{Max: 3, Queued: 1, WarmStopped: 3, Claims: []demand.Claim{
-				{Name: "a", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
-				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
-				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "a", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
+				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
 			}},
 			want: demand.Decision{
 				Desired: 1, Delete: newDeletions(demand.DeleteNotReady, "a"), Reason: demand.ReasonWaitingForDeletion,
@@ -325,8 +325,8 @@ func TestDesired(t *testing.T) {
 		},
 		"a machine that waits for an earlier one of its name makes no room for the job": {
 			in: demand.Input{Max: 2, Queued: 1, WarmStopped: 1, Claims: []demand.Claim{
-				{Name: "a", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake},
-				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "a", State: demand.ClaimPending, CreatedAt: getStartTime(), StuckReason: demand.StuckNamesake},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
 			}},
 			want: demand.Decision{
 				Desired: 1, Delete: newDeletions(demand.DeleteNotReady, "b"), Reason: demand.ReasonWaitingForDeletion,
@@ -335,8 +335,8 @@ func TestDesired(t *testing.T) {
 		"machines that are being deleted make room for the job": {
 			in: demand.Input{Max: 3, Queued: 1, WarmStopped: 3, Claims: []demand.Claim{
 				{Name: "a", State: demand.ClaimFinishing, CreatedAt: getStartTime()},
-				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
-				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
+				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, StuckReason: demand.DeleteNotReady},
 			}},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonWaitingForDeletion},
 		},
@@ -356,7 +356,7 @@ func TestDesired(t *testing.T) {
 		},
 		"a machine that was not started on an unreachable node is deleted": {
 			in: demand.Input{Max: 2, Queued: 1, Claims: []demand.Claim{
-				{Name: "a", State: demand.ClaimBooting, CreatedAt: getStartTime(), Unreachable: true, Stuck: demand.DeleteUnreachable},
+				{Name: "a", State: demand.ClaimBooting, CreatedAt: getStartTime(), Unreachable: true, StuckReason: demand.DeleteUnreachable},
 			}},
 			want: demand.Decision{
 				Desired: 1, Create: 1, Delete: newDeletions(demand.DeleteUnreachable, "a"), Reason: demand.ReasonReplacing,

@@ -64,8 +64,8 @@ func newInput(seed int64) demand.Input {
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(getStartTime().Sub(created)) + 1))),
 			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
 			// A machine is bound to a job only after its start.
-			Stuck: stuck,
-			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
+			StuckReason: stuck,
+			Bound:       state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})
 	}
 
@@ -196,7 +196,7 @@ func TestPropertyScaling(t *testing.T) {
 func finishCreation(in demand.Input) demand.Input {
 	for i := range in.Claims {
 		in.Claims[i].Prepared = true
-		in.Claims[i].Stuck = ""
+		in.Claims[i].StuckReason = ""
 	}
 
 	return in
@@ -205,7 +205,7 @@ func finishCreation(in demand.Input) demand.Input {
 // countStartable counts the standby machines that the decision could start and does not start.
 func countStartable(in demand.Input, out demand.Decision) int {
 	return countClaims(in, func(claim demand.Claim) bool {
-		return claim.State == demand.ClaimStandby && !claim.Outdated && claim.Stuck == "" && !isDeletedBy(out, claim.Name) &&
+		return claim.State == demand.ClaimStandby && !claim.Outdated && claim.StuckReason == "" && !isDeletedBy(out, claim.Name) &&
 			!slices.Contains(out.Activate, claim.Name)
 	})
 }

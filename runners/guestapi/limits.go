@@ -35,7 +35,7 @@ const (
 type Limits struct {
 	// Burst is how many requests a machine may send at once. Default: 5.
 	Burst int
-	// PerMachineOnly turns the limit for all machines together off. It is for requests that are cheap, and
+	// PerMachineOnly turns off the limit for all machines together. It is for requests that are cheap, and
 	// that all machines send at the same time.
 	PerMachineOnly bool
 

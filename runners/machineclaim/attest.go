@@ -150,7 +150,7 @@ func (s *scope) hasEnded() bool {
 	return ended != nil && started != nil && !ended.Time.Before(started.Time)
 }
 
-// requeueNow is the requeue delay of a reconcile that has recorded an end, on which the next reconcile acts.
+// requeueNow is the requeue delay of a reconcile that has recorded something on which the next reconcile acts.
 const requeueNow = time.Millisecond
 
 // endInTwoReconciles ends a machine that still runs. The first reconcile writes the reason to the step's

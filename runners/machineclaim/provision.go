@@ -208,7 +208,7 @@ func (s *scope) releaseID(ctx context.Context, cause error) step.Result {
 
 	s.breakers.dropAttempts(client.ObjectKeyFromObject(s.claim))
 
-	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
+	return step.Wait(requeueNow, "IDTaken", cause.Error())
 }
 
 // renderSeed renders the machine's cloud-init ISO. It issues the only credential that the machine ever

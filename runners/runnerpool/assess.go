@@ -55,12 +55,13 @@ func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[s
 			}
 		}
 
-		if state.Stuck = s.findStuckReason(claim, own, other); state.Stuck != "" && claim.Status.VMRef == nil && other != nil {
+		state.StuckReason = s.findStuckReason(claim, own, other)
+		if state.StuckReason != "" && claim.Status.VMRef == nil && other != nil {
 			other.unplaced++
 		}
 
 		if state.Unreachable && own.isUsable() && !isStarted(claim) && !s.mayRunTwice(claim) {
-			state.Stuck = demand.DeleteUnreachable // another node of the cluster responds
+			state.StuckReason = demand.DeleteUnreachable // another node of the cluster responds
 		}
 	}
 
