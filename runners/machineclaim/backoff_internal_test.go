@@ -319,6 +319,8 @@ func TestStateOfDeletedClaimsIsFreed(t *testing.T) { //nolint:paralleltest // it
 		claims.breakers.recordAttempts(name, attemptRecord{message: "does not answer"})
 		claims.retired.add(claim)
 		claims.deregistered.add(claim)
+		claims.issued.add(claim)
+		claims.consolesKept.add(claim)
 		claims.runnerLists.reserve(fmt.Sprintf("scope %d", number), clk.Now(), clk.Now())
 
 		if _, err := claims.Reconcile(t.Context(), reconcile.Request{NamespacedName: name}); err != nil {

@@ -206,6 +206,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			r.retired.forget(req.NamespacedName)
 			r.deregistered.forget(req.NamespacedName)
 			r.issued.forget(req.NamespacedName)
+			r.consolesKept.forget(req.NamespacedName)
 		}
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)

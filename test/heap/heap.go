@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// iterations is the number of times that a function runs. With maxGrowth, a leak of about 200 bytes per
+	// iterations is the number of times that a function runs. With maxGrowth, a leak of about 80 bytes per
 	// iteration is detected.
 	iterations = 10000
-	maxGrowth  = 2 << 20
+	maxGrowth  = 768 << 10
 )
 
 // CheckNoLeak calls a function that creates and removes something ten thousand times, and fails the test if
-// the heap grows by more than 2 MiB. No other test may run at the same time, so neither the test nor its
+// the heap grows by more than 768 KiB. No other test may run at the same time, so neither the test nor its
 // subtests may be parallel.
 func CheckNoLeak(t *testing.T, name string, makeAndRemove func(number int)) {
 	t.Helper()
