@@ -150,7 +150,7 @@ func runAdapter(
 	looks := serve.NewRequeuer()
 
 	clients, used, err := newTransports(deployment, loaded, kubernetes.Options{
-		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, Log: logger,
+		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, OnUnread: looks.EnqueueIfFailed, Log: logger,
 	})
 	if err != nil {
 		return err
@@ -338,7 +338,7 @@ func newTransports(
 		}
 
 		localOptions := options
-		localOptions.Config = config
+		localOptions.Config, localOptions.Differ = config, loaded.ListReads(transport.Kubernetes).Differ
 
 		all, err := kubernetes.New(localOptions)
 		if err != nil {

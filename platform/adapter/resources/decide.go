@@ -49,7 +49,7 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) (gates.Deci
 	state := gates.State{
 		Object: e.objects.state, ResourceDeleting: r.in.Deleting, HasRetention: e.Retention != nil, PatchOnly: e.Manifest == nil,
 		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
-		When: gate("when", e.When), Recreate: gate(recreateGate, e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
+		When: gate("when", e.When), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
 	state.Stale = r.isStale
@@ -58,9 +58,14 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) (gates.Deci
 		state.When = gates.False
 	}
 
-	for i, patch := range e.Patches {
-		name := fmt.Sprintf("lifecycle.patch[%d].when", i)
-		state.Patch = append(state.Patch, evaluate("any of lifecycle.patch[].when", name, patch.When))
+	// The tree asks these gates only about an existing object. Most of them would fail without one, and an error takes longer.
+	if state.Object != gates.Absent {
+		state.Recreate = gate(recreateGate, e.Recreate)
+
+		for i, patch := range e.Patches {
+			name := fmt.Sprintf("lifecycle.patch[%d].when", i)
+			state.Patch = append(state.Patch, evaluate("any of lifecycle.patch[].when", name, patch.When))
+		}
 	}
 
 	state.Content = gates.Changed

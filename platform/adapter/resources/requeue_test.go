@@ -275,3 +275,47 @@ func TestRequeueHasTheCallsOfItsEvent(t *testing.T) {
 		requeue(l.result.Handled)
 	})
 }
+
+// A change that the task file does not read requeues an event that has failed, also if it fails only after the change.
+func TestUnreadChangeRequeuesFailedEvents(t *testing.T) {
+	runInBubble(t, func(t *testing.T, l *requeueFixture) {
+		t.Helper()
+
+		l.requeuer.EnqueueIfFailed("a")
+		l.handleEvent(t, "a", "a1")
+		l.requeuer.EnqueueIfFailed("a")
+
+		if id, _ := l.waitForRequeue(quietPeriod); id != "" {
+			t.Fatalf("%s was handled again, and has not failed", id)
+		}
+
+		// hold makes the next event fail or not after the change.
+		handleDuringChange := func(eventID string, status pipeline.Status) {
+			hold := make(chan struct{})
+			l.hold, l.result.Status = hold, status
+
+			l.handleEvent(t, "a", eventID)
+			l.requeuer.EnqueueIfFailed("a")
+			close(hold)
+			synctest.Wait()
+		}
+
+		handleDuringChange("a2", pipeline.Success)
+
+		if id, _ := l.waitForRequeue(quietPeriod); id != "" {
+			t.Fatalf("%s was handled again, and has not failed", id)
+		}
+
+		handleDuringChange("a3", pipeline.Failed)
+
+		if id, after := l.waitForRequeue(quietPeriod); id != "a3" || after != firstDelay {
+			t.Fatalf("handled %q after %s, want a3 after %s", id, after, firstDelay)
+		}
+
+		l.requeuer.EnqueueIfFailed("a")
+
+		if id, _ := l.waitForRequeue(quietPeriod); id != "a3" {
+			t.Errorf("handled %q, want a3, which has failed", id)
+		}
+	})
+}

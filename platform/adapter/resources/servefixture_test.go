@@ -291,7 +291,8 @@ func newAdapterFixtureOf(t testing.TB, text, namespace string, api http.Handler)
 	must.Do(t, err)
 
 	w.cluster, err = kubernetes.New(kubernetes.Options{
-		Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange, Calls: calls,
+		Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange, OnUnread: w.looks.EnqueueIfFailed,
+		Differ: loaded.ListReads(transport.Kubernetes).Differ, Calls: calls,
 	})
 	must.Do(t, err)
 

@@ -60,8 +60,11 @@ type Requeuer struct {
 type record struct {
 	// event is the last event. Handlers do not change events.
 	event cloudevents.Event
-	// deleting is true if the resource was being deleted when its event was last handled.
-	deleting bool
+	// deleting is true if the resource was being deleted when its event was last handled, and hasFailed is true if the
+	// event has failed.
+	deleting, hasFailed bool
+	// hasUnread is true if EnqueueIfFailed was called while the event was in progress.
+	hasUnread bool
 	// handled has the calls of the event. It is nil while an event of the resource is in progress.
 	handled *pipeline.Handled
 	// isOverlapped is true if two events of the resource are or were in progress at the same time, until both are done. It is
@@ -86,11 +89,29 @@ func (l *Requeuer) EnqueueChange(resourceID string, isDeleted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	resource := l.get(resourceID)
-	if resource == nil {
-		return
+	if resource := l.get(resourceID); resource != nil {
+		l.schedule(resourceID, resource, isDeleted)
 	}
+}
 
+// EnqueueIfFailed requeues the resource if its last event has failed, or the event in progress fails. It is for a change of
+// an object that the task file does not read. Only the API server can depend on such a change, for example
+// because an admission webhook has rejected another object until then.
+func (l *Requeuer) EnqueueIfFailed(resourceID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	switch resource := l.get(resourceID); {
+	case resource == nil:
+	case l.inProgress[resourceID] > 0:
+		resource.hasUnread = true
+	case resource.hasFailed:
+		l.schedule(resourceID, resource, false)
+	}
+}
+
+// schedule requeues a resource after its delay. The caller holds mu.
+func (l *Requeuer) schedule(resourceID string, resource *record, isDeleted bool) {
 	now := l.clock.Now()
 	since := now.Sub(resource.requeuedAt)
 	// remaining is the time until the requeue that is already scheduled.
@@ -166,13 +187,19 @@ func (l *Requeuer) begin(id string, resource *record) (end func(*pipeline.Result
 		}
 
 		if resource := l.get(id); resource != nil {
-			resource.deleting = result.Deleting
+			resource.deleting, resource.hasFailed = result.Deleting, result.Status == pipeline.Failed
 
 			if !resource.isOverlapped {
 				resource.handled = result.Handled
 			}
 
 			resource.isOverlapped = resource.isOverlapped && !isLast
+
+			if resource.hasFailed && resource.hasUnread {
+				l.schedule(id, resource, false)
+			}
+
+			resource.hasUnread = resource.hasUnread && !isLast
 		}
 
 		if result.Trace.Result.Reason == pipeline.ReasonGone {

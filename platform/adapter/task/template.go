@@ -40,8 +40,9 @@ type Template struct {
 	source string
 	// compiled is nil for a string without templates.
 	compiled *templates.Template
-	// references are the variables that the template uses.
+	// references are the variables that the template uses. readsAll is true if it also uses all variables as one value.
 	references []variableRef
+	readsAll   bool
 	// readsClock is true if the template calls now. stopped is then the same template with a stoppedClock.
 	readsClock bool
 	stopped    *Template
@@ -65,9 +66,10 @@ func StopClock(vars map[string]any) map[string]any {
 	return out
 }
 
-// variableRef is a variable that a template uses, with the field that the template reads.
+// variableRef is a variable that a template uses, with the field that the template reads, and the path below the variable.
 type variableRef struct {
 	variable, field string
+	path            []string
 }
 
 // newTemplate parses source as a Go template, and collects the variables that it uses. Without "{{", source is
@@ -101,6 +103,7 @@ func newTemplate(source string, clk clock.PassiveClock, slots *slots) (*Template
 
 		out.references = append(out.references, w.references...)
 		out.readsClock = out.readsClock || w.readsClock
+		out.readsAll = out.readsAll || w.readsAll
 	})
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(shortenPosition(err), "template: "))
@@ -208,6 +211,7 @@ type walker struct {
 	// range and with, and in templates that the source defines.
 	dotIsRoot  bool
 	references []variableRef
+	readsAll   bool
 	readsClock bool
 	// slots is nil if the template prints values.
 	slots *slots
@@ -225,7 +229,7 @@ func (w *walker) walkRoot(root *parse.ListNode) {
 }
 
 func (w *walker) addReference(names []string) {
-	found := variableRef{variable: names[0]}
+	found := variableRef{variable: names[0], path: names[1:]}
 	if len(names) > 1 {
 		found.field = names[1]
 	}
@@ -260,9 +264,15 @@ func (w *walker) walkNode(in parse.Node) {
 		if w.dotIsRoot {
 			w.addReference(typed.Ident)
 		}
+	case *parse.DotNode:
+		w.readsAll = w.readsAll || w.dotIsRoot
 	case *parse.VariableNode:
-		if typed.Ident[0] == "$" && len(typed.Ident) > 1 {
+		switch {
+		case typed.Ident[0] != "$":
+		case len(typed.Ident) > 1:
 			w.addReference(typed.Ident[1:])
+		default:
+			w.readsAll = true
 		}
 	case *parse.IdentifierNode:
 		w.readsClock = w.readsClock || typed.Ident == nowVariable

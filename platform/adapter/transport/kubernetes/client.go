@@ -17,6 +17,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -57,9 +58,13 @@ type Options struct {
 	// Calls, if set, counts and times the calls.
 	Calls *metrics.CallMetrics
 	// OnChange, if set, is called with the resource ID of an object with the adapter's label when the
-	// object's status has changed, and when the object was deleted. It is called only for kinds that
+	// object has changed (Differ), and when the object was deleted. It is called only for kinds that
 	// were read with Cached. It must not block.
 	OnChange func(resourceID string, deleted bool)
+	// Differ reports whether two states of an object differ in what the adapter reads. Default: their statuses differ.
+	Differ func(before, after *unstructured.Unstructured) bool
+	// OnUnread, if set, is called like OnChange when only a part of the status has changed that the adapter does not read.
+	OnUnread func(resourceID string)
 	// Log is the logger for errors of watches. Default: no logs.
 	Log *slog.Logger
 	// Clock is the clock of the delays between attempts of a read. Default: the real clock.

@@ -28,8 +28,11 @@ import (
 type store struct {
 	cache   cache.Cache
 	running atomic.Bool
-	// onChange, if set, is called for changes of the watched kinds.
+	// onChange, if set, is called for changes of the watched kinds, as differ finds them. onUnread, if set, is called for
+	// other changes of a status.
 	onChange func(resourceID string, deleted bool)
+	differ   func(before, after *unstructured.Unstructured) bool
+	onUnread func(resourceID string)
 
 	mu sync.Mutex
 	// informers are the watches of the kinds that were read.
@@ -41,8 +44,12 @@ type store struct {
 
 func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapper, options Options) (*store, error) {
 	s := &store{
-		onChange:  options.OnChange,
+		onChange: options.OnChange, differ: options.Differ, onUnread: options.OnUnread,
 		informers: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}, failedAt: map[string]string{},
+	}
+
+	if s.differ == nil {
+		s.differ = haveDifferentStatus
 	}
 
 	cached, err := cache.New(config, cache.Options{
@@ -50,7 +57,7 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		Scheme:                       runtime.NewScheme(),
 		Mapper:                       mapper,
 		DefaultLabelSelector:         labels.SelectorFromSet(labels.Set{adapter.LabelAdapter: options.Adapter}),
-		DefaultTransform:             cache.TransformStripManagedFields(),
+		DefaultTransform:             stripManagedFields,
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultWatchErrorHandler: func(ctx context.Context, watch *toolscache.Reflector, err error) {
 			s.recordFailure(watch)
@@ -67,6 +74,16 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 	s.cache = cached
 
 	return s, nil
+}
+
+// stripManagedFields removes the managed fields, which nobody reads from the cache. The function of controller-runtime
+// decodes those of an unstructured object first, for each event of a watch.
+func stripManagedFields(object any) (any, error) {
+	if found, ok := object.(*unstructured.Unstructured); ok {
+		unstructured.RemoveNestedField(found.Object, "metadata", "managedFields")
+	}
+
+	return object, nil
 }
 
 func (s *store) recordFailure(watch *toolscache.Reflector) {
@@ -169,8 +186,8 @@ func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedI
 			oldObject, okOld := before.(*unstructured.Unstructured)
 			newObject, okNew := after.(*unstructured.Unstructured)
 
-			if okOld && okNew && !equality.Semantic.DeepEqual(oldObject.Object["status"], newObject.Object["status"]) {
-				s.notify(newObject, objectChanged)
+			if okOld && okNew {
+				s.notifyUpdate(oldObject, newObject)
 			}
 		},
 		DeleteFunc: func(deleted any) {
@@ -192,6 +209,21 @@ func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedI
 
 // objectChanged and objectDeleted are the values of the parameter isDeleted.
 const objectChanged, objectDeleted = false, true
+
+func (s *store) notifyUpdate(before, after *unstructured.Unstructured) {
+	switch {
+	case s.differ(before, after):
+		s.notify(after, objectChanged)
+	case s.onUnread != nil && haveDifferentStatus(before, after):
+		if id := after.GetLabels()[adapter.LabelResourceID]; id != "" {
+			s.onUnread(id)
+		}
+	}
+}
+
+func haveDifferentStatus(before, after *unstructured.Unstructured) bool {
+	return !equality.Semantic.DeepEqual(before.Object["status"], after.Object["status"])
+}
 
 func (s *store) notify(object *unstructured.Unstructured, isDeleted bool) {
 	if id := object.GetLabels()[adapter.LabelResourceID]; id != "" {
