@@ -40,10 +40,10 @@ func MayBeSameNetwork(a, b string) bool {
 		return true
 	}
 
-	first, isFirst := parseAddressNetwork(a)
-	second, isSecond := parseAddressNetwork(b)
+	first, isFirstParsed := parseAddressNetwork(a)
+	second, isSecondParsed := parseAddressNetwork(b)
 
-	if !isFirst || !isSecond || first.cluster != second.cluster || !first.isOpen() && !second.isOpen() {
+	if !isFirstParsed || !isSecondParsed || first.cluster != second.cluster || !first.isOpen() && !second.isOpen() {
 		return false
 	}
 

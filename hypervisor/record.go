@@ -29,9 +29,9 @@ const hashLength = 10
 // ErrNoRecord means that a text holds no ownership record of this product.
 var ErrNoRecord = errors.New("no ownership record")
 
-// Record is the ownership record of a machine and of its cloud-init ISO. Its JSON, with the six
-// keys of the operator's document, is stored in a text field of the hypervisor. A provider adds
-// the id that the record was written for, under a key of its own.
+// Record is the ownership record of a machine and of its cloud-init ISO. Its JSON is stored in a
+// text field of the hypervisor. A provider adds the id that the record was written for, under a
+// key of its own.
 type Record struct {
 	// ManagedBy holds the constant ManagedBy.
 	ManagedBy string `json:"managedBy"`
@@ -66,20 +66,20 @@ func (r Record) Owner() Owner {
 	}
 }
 
-// OfProduct reports whether an operator of this product wrote the record. It can be another
+// IsOfProduct reports whether an operator of this product wrote the record. It can be another
 // operator than this one.
-func (r Record) OfProduct() bool {
+func (r Record) IsOfProduct() bool {
 	return r.ManagedBy == ManagedBy && r.MachineClaim.UID != "" && r.OperatorUID != ""
 }
 
 // DecodeRecord decodes JSON into a provider's record. Each error wraps ErrNoRecord, also if the
 // text is not JSON or another product wrote the record.
-func DecodeRecord(text string, into interface{ OfProduct() bool }) error {
+func DecodeRecord(text string, into interface{ IsOfProduct() bool }) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoRecord, err)
 	}
 
-	if !into.OfProduct() {
+	if !into.IsOfProduct() {
 		return ErrNoRecord
 	}
 

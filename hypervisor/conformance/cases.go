@@ -18,9 +18,9 @@ func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	cases := []struct {
 		name string
 		run  func(*env)
-		// alone is true if machines of other cases on the same hypervisor would change what the
+		// runsAlone is true if machines of other cases on the same hypervisor would change what the
 		// case measures. The case then does not run in parallel.
-		alone bool
+		runsAlone bool
 	}{
 		{name: "Reserve creates nothing and is repeatable", run: testReserve},
 		{name: "no two machines have the same address", run: testAddressInUse},
@@ -40,7 +40,7 @@ func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 		{name: "List returns machines and remains", run: testList},
 		{name: "an operator does not list another operator's machines", run: testTwoOperators},
 		{name: "Wake is called for owners", run: testWake},
-		{name: "Capacity is plausible and decreases", run: testCapacity, alone: true},
+		{name: "Capacity is plausible and decreases", run: testCapacity, runsAlone: true},
 		{name: "errors have kinds", run: testErrorKinds},
 		{name: "many machines concurrently", run: testManyMachines},
 		{name: "a standby machine is created and not started", run: testStandby},
@@ -48,17 +48,17 @@ func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 		{name: "a standby machine is started by another process", run: testStandbyStartInNewProcess},
 		{name: "a standby machine is deleted", run: testStandbyDelete},
 		{name: "Get does not find a standby machine that was deleted externally", run: testStandbyExternalDeletion},
-		{name: "a standby machine uses no memory", run: testStandbyCapacity, alone: true},
+		{name: "a standby machine uses no memory", run: testStandbyCapacity, runsAlone: true},
 		{name: "Ensure does not stop a running machine", run: testEnsureRunning},
 		{name: "the output of the console is kept until the deletion", run: testConsole},
 		{name: "each machine has its own TPM", run: testOwnTPM},
 		{name: "a machine has a TPM only if its shape requests one", run: testNoTPM},
-		{name: "each machine has its own devices", run: testDevices, alone: true},
+		{name: "each machine has its own devices", run: testDevices, runsAlone: true},
 	}
 
 	for _, c := range cases {
 		t.Run(c.name, func(t T) {
-			if !c.alone {
+			if !c.runsAlone {
 				t.Parallel()
 			}
 
@@ -112,7 +112,7 @@ func testAddressInUse(e *env) {
 		second := e.newClaim(2) //nolint:mnd // the second claim
 		second.spec.Network.AddressNetwork = network.AddressNetwork
 
-		// Reserved before the restore of a backup, in which it has the address.
+		// The ID is reserved first. Then a backup is restored in which the claim has the address.
 		reserved, err := p.Reserve(e.Context(), second.spec)
 		if err != nil {
 			e.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // then takes a test milliseconds.
 const Speed = 50
 
-// tick is the interval at which FastClock advances.
+// tickInterval is the interval at which FastClock advances.
 const tickInterval = 2 * time.Millisecond
 
 // Cleaner runs functions when a test ends. testing.TB is one.

@@ -70,23 +70,23 @@ func (e *env) startMachine(c *claim) {
 
 func endStandby(c *claim) { c.spec.Standby = false }
 
-// Crashes runs each scene once for each boundary of a call that changes something. A boundary is the point
+// RunCrashes runs each scene once for each boundary of a call that changes something. A boundary is the point
 // right before or right after a call to the hypervisor. At the boundary, the process ends, and a new
 // process continues with the state that the claim records. The case checks that the result is one machine
 // that was started once, and that nothing is left after the machine is deleted.
-func Crashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
+func RunCrashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
-	runCrashes(t, newHarness, Boundary.isWrite, 0)
+	runScenes(t, newHarness, Boundary.isWrite, 0)
 }
 
-// extraPolls is the number of boundaries that CrashesAtEveryCall tries beyond those of a run without
+// extraPolls is the number of boundaries that RunCrashesAtEveryCall tries beyond those of a run without
 // a crash, because the number of polls varies between runs.
 const extraPolls = 4
 
-// CrashesAtEveryCall does the same as Crashes, but also at calls that only read. It takes minutes.
-func CrashesAtEveryCall[T Test[T]](t T, newHarness HarnessFunc[T]) {
+// RunCrashesAtEveryCall does the same as RunCrashes, but also at calls that only read. It takes minutes.
+func RunCrashesAtEveryCall[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
-	runCrashes(t, newHarness, func(Boundary) bool { return true }, extraPolls)
+	runScenes(t, newHarness, func(Boundary) bool { return true }, extraPolls)
 }
 
 func (b Boundary) isWrite() bool { return b.Write }
@@ -110,7 +110,7 @@ func listScenes() []namedScene {
 // boundaryFilter selects the boundaries at which a process ends.
 type boundaryFilter func(Boundary) bool
 
-func runCrashes[T Test[T]](t T, newHarness HarnessFunc[T], isCrashPoint boundaryFilter, extra int) {
+func runScenes[T Test[T]](t T, newHarness HarnessFunc[T], isCrashPoint boundaryFilter, extra int) {
 	t.Helper()
 
 	for _, s := range listScenes() {
@@ -201,9 +201,9 @@ func (e *env) assertListEmpty() {
 	}
 }
 
-// ProgramCrashes does the same as CrashesAtEveryCall for a provider that is a separate program. The program is killed
+// RunProgramCrashes does the same as RunCrashesAtEveryCall for a provider that is a separate program. The program is killed
 // and started again, and the operator continues with the same connection. The scenes run one after the other.
-func ProgramCrashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
+func RunProgramCrashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
 
 	all := func(Boundary) bool { return true }

@@ -48,9 +48,9 @@ type Harness struct {
 	// Inspect returns the current state of the hypervisor.
 	Inspect func() State
 	// OnCall makes f run at each call that reaches the hypervisor, before and after the effect of
-	// the call. The call waits for f. Only Crashes needs OnCall.
+	// the call. The call waits for f. Only RunCrashes, RunCrashesAtEveryCall and RunProgramCrashes need OnCall.
 	OnCall func(f func(Boundary)) (remove func())
-	// Restart kills the provider if it is a program of its own, and starts it again. Only ProgramCrashes needs Restart.
+	// Restart kills the provider if it is a program of its own, and starts it again. Only RunProgramCrashes needs Restart.
 	Restart func()
 	// PowerOff powers off the guest of a machine.
 	PowerOff func(id int)

@@ -56,13 +56,13 @@ func testStandby(e *env) {
 func testStandbyStart(e *env) {
 	p := e.connect(operatorA)
 	c := e.newClaim(1)
-	held := e.mustPrepare(p, c)
+	prepared := e.mustPrepare(p, c)
 
 	endStandby(c)
 
 	m := e.mustCreate(p, c)
-	if m.ID != held.ID || m.State != hypervisor.StateRunning || c.seedCalls != 1 {
-		e.Errorf("want machine %d running with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, c.seedCalls)
+	if m.ID != prepared.ID || m.State != hypervisor.StateRunning || c.seedCalls != 1 {
+		e.Errorf("want machine %d running with one cloud-init ISO, got %+v and %d cloud-init ISOs", prepared.ID, m, c.seedCalls)
 	}
 
 	e.assertStartedOnce(c)
@@ -73,15 +73,15 @@ func testStandbyStart(e *env) {
 
 func testStandbyStartInNewProcess(e *env) {
 	c := e.newClaim(1)
-	held := e.mustPrepare(e.connect(operatorA), c)
+	prepared := e.mustPrepare(e.connect(operatorA), c)
 
 	// The claim's status was lost, too.
 	lost := e.newClaim(1)
 	p := e.connect(operatorA)
 
 	m := e.mustCreate(p, lost)
-	if m.ID != held.ID || lost.seedCalls != 1 {
-		e.Errorf("want machine %d adopted with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, lost.seedCalls)
+	if m.ID != prepared.ID || lost.seedCalls != 1 {
+		e.Errorf("want machine %d adopted with one cloud-init ISO, got %+v and %d cloud-init ISOs", prepared.ID, m, lost.seedCalls)
 	}
 
 	e.assertStartedOnce(lost)

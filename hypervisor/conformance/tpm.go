@@ -62,8 +62,8 @@ func testOwnTPM(e *env) {
 
 	slices.Sort(seen)
 
-	different := len(slices.Compact(slices.Clone(seen))) == len(seen)
-	if len(state.TemplateTPMs) == 0 || len(state.Machines) != len(claims) || seen[0] == "" || !different {
+	areDifferent := len(slices.Compact(slices.Clone(seen))) == len(seen)
+	if len(state.TemplateTPMs) == 0 || len(state.Machines) != len(claims) || seen[0] == "" || !areDifferent {
 		e.Errorf("want a different TPM for each of %d machines and for the template, got %q", len(claims), seen)
 	}
 

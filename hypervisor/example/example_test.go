@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.CrashesAtEveryCall(t, newHarness)
+	conformance.RunCrashesAtEveryCall(t, newHarness)
 }
 
 // newHarness returns the harness of a new cloud for one case.

@@ -84,8 +84,8 @@ func (l *Lab) find(id string) (*labCase, error) {
 	}
 
 	found := &labCase{cloud: NewCloud(filepath.Join(l.Folder, id+".json"))}
-	found.cloud.OnCall = func(operation string, before bool) {
-		found.calls.Run(conformance.Boundary{Before: before, Write: true, Call: operation})
+	found.cloud.OnCall = func(operation string, isBefore bool) {
+		found.calls.Run(conformance.Boundary{Before: isBefore, Write: true, Call: operation})
 	}
 
 	if err := found.cloud.load(); err != nil {

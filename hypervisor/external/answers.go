@@ -90,10 +90,10 @@ func checkMachine(operation string, m *hypervisor.Machine, id int, owner *hyperv
 		return newAnswerError(operation, fmt.Sprintf("it has machine %d instead of machine %d", m.ID, id))
 	case owner != nil && m.Owner.UID != owner.UID:
 		return newAnswerError(operation, fmt.Sprintf("machine %d has another owner than %s/%s", m.ID, owner.Namespace, owner.Name))
-	case m.ID < 0 || !isName(m.Name, maxName) || !isName(m.Node, maxNodeName) || !isOwner(m.Owner):
+	case m.ID < 0 || !isName(m.Name, maxName) || !isName(m.Node, maxNodeName) || !isValidOwner(m.Owner):
 		return newAnswerError(operation,
 			fmt.Sprintf("a name of machine %d is too long or has control characters, or its ID is negative", m.ID))
-	case !isMAC(m.MAC) || !isIP(m.IP):
+	case !isMACOrEmpty(m.MAC) || !isIPOrEmpty(m.IP):
 		return newAnswerError(operation,
 			fmt.Sprintf("machine %d has the addresses %q and %q: want a MAC address and an IP address, or none",
 				m.ID, limitText(m.MAC), limitText(m.IP)))
@@ -104,18 +104,18 @@ func checkMachine(operation string, m *hypervisor.Machine, id int, owner *hyperv
 	return nil
 }
 
-func isOwner(owner hypervisor.Owner) bool {
+func isValidOwner(owner hypervisor.Owner) bool {
 	return isName(owner.Namespace, maxName) && isName(owner.Name, maxName) &&
 		isName(owner.UID, maxName) && isName(owner.Pool, maxName)
 }
 
-func isMAC(text string) bool {
+func isMACOrEmpty(text string) bool {
 	_, err := net.ParseMAC(text)
 
 	return text == "" || err == nil
 }
 
-func isIP(text string) bool {
+func isIPOrEmpty(text string) bool {
 	_, err := netip.ParseAddr(text)
 
 	return text == "" || err == nil

@@ -178,7 +178,8 @@ func (p *Provider) hasCapability(capability string) bool {
 	return p.sessions.hasCapability(capability)
 }
 
-// callForClaim is call for the methods that the reconciles of claims use.
+// callForClaim is call for the methods that the reconciles of claims use. Only maxSlowCalls such calls run while the
+// program is slow.
 func (p *Provider) callForClaim(ctx context.Context, call hypervisor.Call, do func(context.Context) error) error {
 	leave, err := p.sessions.admit()
 	if err != nil {

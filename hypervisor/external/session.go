@@ -264,7 +264,7 @@ func (p *Provider) readEvents(ctx context.Context, stream providerpb.Hypervisor_
 		}
 
 		wake := event.GetWake()
-		if wake == nil || !isOwner(wake.ToOwner()) {
+		if wake == nil || !isValidOwner(wake.ToOwner()) {
 			continue
 		}
 

@@ -93,6 +93,7 @@ func (p *Provider) checkReady(ctx context.Context) error {
 			"namespace %q for machines is being deleted", p.config.Namespace)
 	}
 
+	// A list for a claim that does not exist shows whether the API server has the kind.
 	_, err = p.findMachine(ctx, hypervisor.Owner{UID: "nobody"})
 	if hypervisor.Is(err, hypervisor.NotFound) {
 		return hypervisor.Errorf(hypervisor.Rejected, "KubeVirtMissing",

@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 // previous call, so the test leaves out the boundaries before calls.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.Crashes(t, func(t *testing.T) conformance.Harness {
+	conformance.RunCrashes(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
 		h := newHarness(t)
@@ -84,7 +84,7 @@ func TestCrashes(t *testing.T) {
 func TestSoakCrashes(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	conformance.CrashesAtEveryCall(t, newHarness)
+	conformance.RunCrashesAtEveryCall(t, newHarness)
 }
 
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation

@@ -71,7 +71,7 @@ func (p *Provider) advance(
 		}
 	}
 
-	record, isOurs := p.identity.recordOf(vm, spec.Owner)
+	record, isOurs := p.identity.claimRecord(vm, spec.Owner)
 	if !isOurs {
 		p.ids.MarkTaken(spec.ID, spec.Owner.UID)
 
@@ -90,7 +90,7 @@ func (p *Provider) findWaiting(ctx context.Context, spec hypervisor.MachineSpec)
 		return hypervisor.Machine{}, false
 	}
 
-	record, isOurs := p.identity.recordOf(vm, spec.Owner)
+	record, isOurs := p.identity.claimRecord(vm, spec.Owner)
 	m := newMachine(vm, instance, record)
 
 	switch runStrategyOf(vm) {
@@ -123,7 +123,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	if old != nil {
-		if record, isOurs := p.identity.recordOf(old, spec.Owner); isOurs {
+		if record, isOurs := p.identity.claimRecord(old, spec.Owner); isOurs {
 			reserved.ID, reserved.Exists, reserved.Addresses = record.ID, true, record.ListAddresses()
 
 			return reserved, nil
@@ -161,7 +161,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 			return reserved, err
 		}
 
-		if _, isOurs := p.identity.recordOf(vm, spec.Owner); isOurs {
+		if _, isOurs := p.identity.claimRecord(vm, spec.Owner); isOurs {
 			return reserved, nil
 		}
 
@@ -230,7 +230,7 @@ func (p *Provider) findMachine(ctx context.Context, owner hypervisor.Owner) (*vi
 	}
 
 	for i := range all.Items {
-		if _, isOurs := p.identity.recordOf(&all.Items[i], owner); isOurs {
+		if _, isOurs := p.identity.claimRecord(&all.Items[i], owner); isOurs {
 			return &all.Items[i], nil
 		}
 	}

@@ -33,7 +33,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 			return newNotFoundError(ref)
 		}
 
-		record, _ := p.identity.recordOf(vm, ref.Owner)
+		record, _ := p.identity.claimRecord(vm, ref.Owner)
 		ref.ID = record.ID
 	}
 
@@ -55,7 +55,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	}
 
 	if secret != nil {
-		if _, isOurs := p.identity.recordOf(secret, ref.Owner); isOurs {
+		if _, isOurs := p.identity.claimRecord(secret, ref.Owner); isOurs {
 			if err := p.deleteSeedSecret(ctx, secret); err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func (p *Provider) deleteOwned(
 		return false, err
 	}
 
-	if _, isOurs := p.identity.recordOf(found, owner); !isOurs {
+	if _, isOurs := p.identity.claimRecord(found, owner); !isOurs {
 		return false, hypervisor.Errorf(hypervisor.NotOwned, "NotOwned",
 			"delete machine %s: it has another owner and was not changed", p.objectKey(name))
 	}

@@ -159,7 +159,7 @@ func (p *Provider) checkOccupancy(ctx context.Context, shape hypervisor.Shape, m
 	return current.checkFree(shape)
 }
 
-// checkFree is checkFreeDevices.
+// checkFree is checkFreeDevices with these lists.
 func (o occupancy) checkFree(shape hypervisor.Shape) error {
 	var problems []string
 

@@ -36,7 +36,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 		return hypervisor.Machine{}, newNotFoundError(ref)
 	}
 
-	record, isOurs := p.identity.recordOf(vm, ref.Owner)
+	record, isOurs := p.identity.claimRecord(vm, ref.Owner)
 	if !isOurs {
 		return hypervisor.Machine{}, newNotFoundError(ref)
 	}
@@ -55,7 +55,7 @@ func (p *Provider) getCached(
 		return hypervisor.Machine{}, false, err
 	}
 
-	record, isOurs := p.identity.recordOf(vm, ref.Owner)
+	record, isOurs := p.identity.claimRecord(vm, ref.Owner)
 	m := newMachine(vm, instance, record)
 
 	return m, isOurs && m.State != hypervisor.StateStopped, nil

@@ -80,9 +80,9 @@ func (i identity) ownedRecord(obj client.Object) (Record, bool) {
 	return r, err == nil && i.HasWritten(r.Record) && obj.GetName() == hypervisor.MachineName(r.Owner(), r.ID)
 }
 
-// recordOf returns the record of an object, and whether the object belongs to the owner's claim and
+// claimRecord returns the record of an object, and whether the object belongs to the owner's claim and
 // to this operator.
-func (i identity) recordOf(obj client.Object, owner hypervisor.Owner) (Record, bool) {
+func (i identity) claimRecord(obj client.Object, owner hypervisor.Owner) (Record, bool) {
 	r, isOurs := i.ownedRecord(obj)
 
 	return r, isOurs && r.MachineClaim.UID == owner.UID

@@ -39,7 +39,7 @@ func (p *Provider) ensureSeedSecret(
 	}
 
 	if old != nil {
-		switch _, isOurs := p.identity.recordOf(old, m.Owner); {
+		switch _, isOurs := p.identity.claimRecord(old, m.Owner); {
 		case !isOurs:
 			return hypervisor.Errorf(hypervisor.Rejected, "SeedNameTaken",
 				"create cloud-init Secret: Secret %s exists already and has another owner: delete it", p.objectKey(vm.Name))

@@ -31,16 +31,16 @@ func (p *Provider) DescribeConsole(ref hypervisor.MachineRef, _ string) string {
 
 // OpenTerminal refuses with the command of KubeVirt's own client, whose users Kubernetes authorizes.
 func (p *Provider) OpenTerminal(ctx context.Context, ref hypervisor.MachineRef) (io.ReadWriteCloser, error) {
-	return nil, p.refer(ctx, ref, "open the console", commandConsole)
+	return nil, p.referToVirtctl(ctx, ref, "open the console", commandConsole)
 }
 
 // Execute refuses, as OpenTerminal does. KubeVirt's API runs no commands in machines.
 func (p *Provider) Execute(ctx context.Context, ref hypervisor.MachineRef, _ []string) (hypervisor.ExecResult, error) {
-	return hypervisor.ExecResult{}, p.refer(ctx, ref, "run a command", "virtctl ssh USER@vmi/")
+	return hypervisor.ExecResult{}, p.referToVirtctl(ctx, ref, "run a command", "virtctl ssh USER@vmi/")
 }
 
-// refer returns an error that names a command for a machine that exists.
-func (p *Provider) refer(ctx context.Context, ref hypervisor.MachineRef, action, command string) error {
+// referToVirtctl returns an error that names a command for a machine that exists.
+func (p *Provider) referToVirtctl(ctx context.Context, ref hypervisor.MachineRef, action, command string) error {
 	m, err := p.Get(ctx, ref)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func (h *host) listDueForAddress() []domain {
 	var due []domain
 
 	for uuid, d := range h.inventory.domains {
-		if !d.isOurs || !d.started {
+		if !d.isOurs || !d.wasStarted {
 			continue
 		}
 
@@ -55,7 +55,7 @@ func (h *host) listDueForAddress() []domain {
 			a = address{seenAt: now, dueAt: now.Add(firstAddressDelay)}
 		}
 
-		if a.ip == "" && d.active && !now.Before(a.dueAt) {
+		if a.ip == "" && d.isActive && !now.Before(a.dueAt) {
 			a.dueAt = now.Add(min(now.Sub(a.seenAt), maxAddressInterval))
 
 			due = append(due, d)

@@ -70,7 +70,7 @@ func subtract(a, b hypervisor.Resources) hypervisor.Resources {
 func (h *host) readNode(ctx context.Context) (hypervisor.Node, error) {
 	var node hypervisor.Node
 
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return node, err
 	}
@@ -91,7 +91,7 @@ func (h *host) readNode(ctx context.Context) (hypervisor.Node, error) {
 		node.Free.Disk = max(0, pool.available-pool.capacity*int64(percent-limit)/percent)
 	}
 
-	used := h.used()
+	used := h.sumUsed()
 	node.Free.CPU, node.Free.Memory = max(0, node.Total.CPU-used.CPU), max(0, node.Total.Memory-used.Memory)
 
 	return node, nil
@@ -124,12 +124,12 @@ func fits(shape hypervisor.Shape, available hypervisor.Resources) bool {
 	return int64(shape.CPU) <= available.CPU && shape.Memory <= available.Memory
 }
 
-// used returns what the running domains of the host use.
-func (h *host) used() hypervisor.Resources {
+// sumUsed returns what the running domains of the host use.
+func (h *host) sumUsed() hypervisor.Resources {
 	var used hypervisor.Resources
 
 	for _, d := range h.domains() {
-		if d.active {
+		if d.isActive {
 			used.CPU, used.Memory = used.CPU+d.cpu, used.Memory+d.memory
 		}
 	}

@@ -24,7 +24,7 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	var versions []string
 
 	for _, h := range p.hosts {
-		if s, err := h.current(ctx); err == nil && !slices.Contains(versions, s.facts.version) {
+		if s, err := h.currentSession(ctx); err == nil && !slices.Contains(versions, s.facts.version) {
 			versions = append(versions, s.facts.version)
 		}
 

@@ -57,7 +57,7 @@ func TestConformance(t *testing.T) { //nolint:paralleltest // see above
 
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.Crashes(t, newHarness)
+	conformance.RunCrashes(t, newHarness)
 }
 
 // The process ends at each call, also at calls that only read.
@@ -68,7 +68,7 @@ func TestSoakCrashes(t *testing.T) {
 	for name, isLinked := range map[string]bool{"linked clones": true, "full clones": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			conformance.CrashesAtEveryCall(t, func(t *testing.T) conformance.Harness {
+			conformance.RunCrashesAtEveryCall(t, func(t *testing.T) conformance.Harness {
 				t.Helper()
 
 				h := newHarness(t)

@@ -44,8 +44,8 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// claim returns false if the console was opened over the session already.
-func (c *console) claim(s *session) bool {
+// markOpened records that the console is opened over the session, and returns false if it was opened over it already.
+func (c *console) markOpened(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -58,8 +58,8 @@ func (c *console) claim(s *session) bool {
 	return true
 }
 
-// release lets the next list open the console again.
-func (c *console) release(s *session) {
+// markClosed lets the next list open the console again.
+func (c *console) markClosed(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -103,7 +103,7 @@ func (c *consoles) forget(uuid golibvirt.UUID) {
 // nothing is kept, and the next list tries again.
 func (h *host) openConsole(ctx context.Context, s *session, d domain) {
 	c := h.provider.consoles.ensure(d.uuid)
-	if !c.claim(s) {
+	if !c.markOpened(s) {
 		return
 	}
 
@@ -112,7 +112,7 @@ func (h *host) openConsole(ctx context.Context, s *session, d domain) {
 		h.provider.goroutines.Go(func() {
 			err := s.rpc.DomainOpenConsole(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1}, nil, c, 0)
 			if err == nil || hasCode(err, golibvirt.ErrOperationFailed) {
-				c.release(s) // somebody else has opened the console
+				c.markClosed(s) // somebody else has opened the console
 			}
 		})
 

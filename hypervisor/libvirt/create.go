@@ -123,7 +123,7 @@ func (p *Provider) explainUnavailable(h *host, spec hypervisor.MachineSpec, isNe
 		return err
 	}
 
-	p.placement.done(spec.Owner.UID)
+	p.placement.forget(spec.Owner.UID)
 	p.ids.Release(spec.ID, spec.Owner.UID)
 
 	return &hypervisor.Error{
@@ -167,7 +167,7 @@ func (p *Provider) create(
 
 	created := domain{uuid: m.uuid, name: m.name, isOurs: true, record: p.identity.newRecord(m.spec, p.clock.Now())}
 
-	s, err := m.host.current(ctx)
+	s, err := m.host.currentSession(ctx)
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
@@ -198,7 +198,7 @@ func (p *Provider) create(
 
 // newDefinition returns what the definition of the machine is made from.
 func (p *Provider) newDefinition(ctx context.Context, m *machine, record Record) (definition, error) {
-	s, err := m.host.current(ctx)
+	s, err := m.host.currentSession(ctx)
 	if err != nil {
 		return definition{}, err
 	}
@@ -249,7 +249,7 @@ func (p *Provider) define(ctx context.Context, m *machine, d domain) (hypervisor
 	}
 
 	m.host.putDomain(d)
-	p.placement.done(m.spec.Owner.UID)
+	p.placement.forget(m.spec.Owner.UID)
 
 	return newMachine(m.host, d), nil
 }
@@ -328,11 +328,11 @@ func (p *Provider) start(
 	}
 
 	// The guest waits, so the console shows all of its output.
-	if s, err := m.host.current(ctx); err == nil {
+	if s, err := m.host.currentSession(ctx); err == nil {
 		m.host.openConsole(ctx, s, d)
 	}
 
-	d.active, d.waiting, d.cpu, d.memory = true, true, int64(m.spec.Shape.CPU), m.spec.Shape.Memory
+	d.isActive, d.isWaiting, d.cpu, d.memory = true, true, int64(m.spec.Shape.CPU), m.spec.Shape.Memory
 	m.host.putDomain(d)
 
 	return p.resume(ctx, m, d, marked)
@@ -340,7 +340,7 @@ func (p *Provider) start(
 
 // resume writes the mark that the machine was started, if marked is not empty, deletes its ISO, and lets its guest run.
 func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked string) (hypervisor.Machine, error) {
-	p.placement.done(m.spec.Owner.UID) // QEMU has the resources
+	p.placement.forget(m.spec.Owner.UID) // QEMU has the resources
 
 	if marked != "" {
 		err := m.host.call(ctx, newWrite("defineDomain"), func(rpc *golibvirt.Libvirt) error {
@@ -352,7 +352,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 			return newMachine(m.host, d), err
 		}
 
-		d.started = true
+		d.wasStarted = true
 		m.host.putDomain(d)
 	}
 
@@ -360,7 +360,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 		return newMachine(m.host, d), err
 	}
 
-	d.started = true
+	d.wasStarted = true
 	m.host.putDomain(d)
 
 	err := m.host.call(ctx, newWrite("resumeDomain"), func(rpc *golibvirt.Libvirt) error {
@@ -375,7 +375,7 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 		return newMachine(m.host, d), err
 	}
 
-	d.waiting = false
+	d.isWaiting = false
 	m.host.putDomain(d)
 
 	return newMachine(m.host, d), nil
@@ -386,19 +386,19 @@ func (p *Provider) advanceExisting(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	switch {
-	case d.active && d.isTransient && !d.started:
+	case d.isActive && d.isTransient && !d.wasStarted:
 		return p.resume(ctx, m, d, "")
-	case d.active && !d.started:
+	case d.isActive && !d.wasStarted:
 		marked, err := m.readMarked(ctx, d)
 		if err != nil {
 			return newMachine(m.host, d), err
 		}
 
 		return p.resume(ctx, m, d, marked)
-	case d.active && d.waiting:
+	case d.isActive && d.isWaiting:
 		return p.resume(ctx, m, d, "")
-	case d.active, d.started:
-		p.placement.done(m.spec.Owner.UID)
+	case d.isActive, d.wasStarted:
+		p.placement.forget(m.spec.Owner.UID)
 
 		return newMachine(m.host, d), nil
 	case m.spec.Standby:
@@ -406,7 +406,7 @@ func (p *Provider) advanceExisting(
 	}
 
 	// Another process may have started the machine since the last list.
-	s, err := m.host.current(ctx)
+	s, err := m.host.currentSession(ctx)
 	if err == nil {
 		err = m.host.readRecord(ctx, s, &d)
 	}
@@ -415,7 +415,7 @@ func (p *Provider) advanceExisting(
 		return newMachine(m.host, d), err
 	}
 
-	if d.started {
+	if d.wasStarted {
 		m.host.putDomain(d)
 
 		return m.host.readMachine(ctx, d) // it may run
@@ -437,7 +437,7 @@ func (p *Provider) admit(m *machine, s *session) error {
 
 	total := m.host.total(s)
 
-	free := m.host.available(subtract(subtract(total, m.host.used()), p.placement.reserved(m.host, p.clock.Now())), total)
+	free := m.host.available(subtract(subtract(total, m.host.sumUsed()), p.placement.sumReserved(m.host, p.clock.Now())), total)
 	if !fits(m.spec.Shape, free) {
 		return hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
 			"start machine %s: %d cores and %d MiB of memory of host %s are free", m.name, free.CPU, free.Memory>>20, m.host.config.Name)

@@ -59,7 +59,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		return err
 	}
 
-	p.placement.done(ref.Owner.UID)
+	p.placement.forget(ref.Owner.UID)
 	p.progress.forget(uuid)
 	p.consoles.forget(uuid)
 	p.ids.Release(ref.ID, ref.Owner.UID)
@@ -76,7 +76,7 @@ func newNotOwnedError(h *host, d domain) error {
 func (p *Provider) deleteDomain(ctx context.Context, h *host, d domain, ref hypervisor.MachineRef, w work) error {
 	reference := golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1}
 
-	if d.active {
+	if d.isActive {
 		err := h.call(ctx, newWrite("destroyDomain"), func(rpc *golibvirt.Libvirt) error {
 			return rpc.DomainDestroyFlags(reference, golibvirt.DomainDestroyDefault)
 		})

@@ -33,7 +33,7 @@ func (h *host) usedAddresses(claimUID string) map[string]bool {
 	used := map[string]bool{}
 
 	for _, d := range h.domains() {
-		if d.isOurs && d.active && d.record.MachineClaim.UID != claimUID {
+		if d.isOurs && d.isActive && d.record.MachineClaim.UID != claimUID {
 			for _, address := range d.record.ListDevices() {
 				used[address] = true
 			}
@@ -56,7 +56,7 @@ func (p *placement) describeShortage(h *host, spec hypervisor.MachineSpec, now t
 		if !spec.Standby {
 			free -= countUsed(all, used)
 
-			for uid, pending := range p.waiting(h, now) {
+			for uid, pending := range p.listPending(h, now) {
 				if uid != spec.Owner.UID {
 					free -= pending.devices[d.Name]
 				}
@@ -98,7 +98,7 @@ func formatDevices(devices []hypervisor.Device) string {
 func (p *placement) assign(h *host, spec hypervisor.MachineSpec, now time.Time) ([]string, error) {
 	used := h.usedAddresses(spec.Owner.UID)
 
-	for uid, pending := range p.waiting(h, now) {
+	for uid, pending := range p.listPending(h, now) {
 		if uid != spec.Owner.UID {
 			for _, address := range pending.addresses {
 				used[address] = true

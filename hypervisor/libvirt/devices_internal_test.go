@@ -29,7 +29,7 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 	t.Parallel()
 
 	h := &host{config: hypervisor.Host{Name: "host-1", Devices: map[string][]string{"gpu": {firstGPU, secondGPU}}}}
-	running := domain{uuid: golibvirt.UUID{1}, isOurs: true, active: true, record: Record{Record: hypervisor.Record{
+	running := domain{uuid: golibvirt.UUID{1}, isOurs: true, isActive: true, record: Record{Record: hypervisor.Record{
 		MachineClaim: hypervisor.MachineClaim{UID: "running"}, Devices: firstGPU,
 	}}}
 	h.putDomain(running)
@@ -52,7 +52,7 @@ func TestDevicesAreAssignedOnce(t *testing.T) {
 		t.Errorf("want an error of kind NoCapacity, got %v", err)
 	}
 
-	running.active = false
+	running.isActive = false
 	h.putDomain(running)
 
 	if got, err := p.assign(h, newDeviceSpec("b", 1), time.Now()); err != nil || strings.Join(got, ",") != firstGPU {

@@ -22,16 +22,16 @@ func newMachine(h *host, d domain) hypervisor.Machine {
 	}
 
 	switch {
-	case d.active && !d.started: // QEMU runs, and the guest has never run
+	case d.isActive && !d.wasStarted: // QEMU runs, and the guest has never run
 		m.State, m.Message = hypervisor.StateCreating, "the machine is being started"
-	case d.active:
+	case d.isActive:
 		m.State = hypervisor.StateRunning
 
 		if d.isStorageFull {
 			m.Message = "the machine waits, because storage pool " + h.config.StoragePool + " of host " + h.config.Name +
 				" is full: free space, and resume it with `virsh resume " + d.name + "`"
 		}
-	case d.started:
+	case d.wasStarted:
 		m.State, m.Message = hypervisor.StateStopped, "the machine ran and is powered off"
 	default:
 		m.State = hypervisor.StatePrepared
@@ -61,7 +61,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 
 	// A machine that is off stays off, and libvirtd reports the power-off at once. So only a machine that seems to run is
 	// read again, and only if no events come.
-	if ref.PowerOffReported && d.active && !h.receivesEvents(ctx) {
+	if ref.PowerOffReported && d.isActive && !h.receivesEvents(ctx) {
 		return h.readMachine(ctx, d)
 	}
 
@@ -77,7 +77,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 
 // receivesEvents reports whether the host is connected and reports changes of domains.
 func (h *host) receivesEvents(ctx context.Context) bool {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 
 	return err == nil && s.hasEvents
 }
@@ -151,7 +151,7 @@ func (h *host) readMachine(ctx context.Context, d domain) (hypervisor.Machine, e
 		return hypervisor.Machine{}, err
 	}
 
-	d.active = golibvirt.DomainState(state) != golibvirt.DomainShutoff
+	d.isActive = golibvirt.DomainState(state) != golibvirt.DomainShutoff
 	h.putDomain(d)
 
 	return newMachine(h, d), nil

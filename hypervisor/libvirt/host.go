@@ -95,9 +95,9 @@ func (h *host) start() {
 	h.startOnce.Do(func() { h.provider.goroutines.Go(h.keepConnected) })
 }
 
-// current returns the session. It waits for the first attempt to connect. Later, it does not wait: while
+// currentSession returns the session. It waits for the first attempt to connect. Later, it does not wait: while
 // the host is not connected, the error is of kind Unavailable or Rejected.
-func (h *host) current(ctx context.Context) (*session, error) {
+func (h *host) currentSession(ctx context.Context) (*session, error) {
 	h.start()
 
 	select {
@@ -267,7 +267,7 @@ func (s *session) close() {
 // call makes one call to the host. If ctx ends, call returns at once, and the call runs on until its
 // timeout. After the timeout, the connection is closed, because libvirtd does not respond.
 func (h *host) call(ctx context.Context, op operation, do func(*golibvirt.Libvirt) error) error {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return err
 	}

@@ -30,16 +30,16 @@ type inventory struct {
 type domain struct {
 	uuid golibvirt.UUID
 	name string
-	// active is true if QEMU runs. While QEMU runs, waiting is true if the guest waits to be resumed, and isStorageFull
+	// isActive is true if QEMU runs. While QEMU runs, isWaiting is true if the guest waits to be resumed, and isStorageFull
 	// is true if it waits because its storage is full.
-	active, waiting, isStorageFull bool
-	cpu                            int64
-	memory                         int64
-	// isOurs is true if the domain is this operator's machine with the record. started is true if the guest
+	isActive, isWaiting, isStorageFull bool
+	cpu                                int64
+	memory                             int64
+	// isOurs is true if the domain is this operator's machine with the record. wasStarted is true if the guest
 	// may have run.
-	isOurs  bool
-	record  Record
-	started bool
+	isOurs     bool
+	record     Record
+	wasStarted bool
 	// isTransient is true if libvirt removes the domain when it is off. isDoubtful is true if such a domain is gone, and it
 	// is unknown whether the machine powered off or somebody else deleted it.
 	isTransient, isDoubtful bool
@@ -73,8 +73,8 @@ func newDomain(stats golibvirt.DomainStatsRecord) domain {
 
 	state := golibvirt.DomainState(values[statState])          //nolint:gosec // a small number
 	reason := golibvirt.DomainPausedReason(values[statReason]) //nolint:gosec // a small number
-	d.active = state != golibvirt.DomainShutoff && state != golibvirt.DomainNostate
-	d.waiting = state == golibvirt.DomainPaused &&
+	d.isActive = state != golibvirt.DomainShutoff && state != golibvirt.DomainNostate
+	d.isWaiting = state == golibvirt.DomainPaused &&
 		(reason == golibvirt.DomainPausedUser || reason == golibvirt.DomainPausedStartingUp)
 	d.isStorageFull = state == golibvirt.DomainPaused && reason == golibvirt.DomainPausedIoerror
 	d.cpu, d.memory = values[statCPUs], values[statMaxMemory]*kibibyte
@@ -116,16 +116,16 @@ func (h *host) list(ctx context.Context, s *session) error {
 
 		if bytes.HasPrefix(d.uuid[:], prefix) {
 			old, ok := known[d.uuid]
-			if !ok || !old.isOurs || !old.started {
+			if !ok || !old.isOurs || !old.wasStarted {
 				if err := h.readRecord(ctx, s, &d); err != nil {
 					return err
 				}
 			} else {
-				d.isOurs, d.record, d.started, d.isTransient = true, old.record, true, old.isTransient
+				d.isOurs, d.record, d.wasStarted, d.isTransient = true, old.record, true, old.isTransient
 			}
 		}
 
-		if d.isOurs && d.active {
+		if d.isOurs && d.isActive {
 			h.openConsole(ctx, s, d)
 		}
 
@@ -222,17 +222,17 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 		return nil
 	}
 
-	if d.active && !isStarted && !isLive {
+	if d.isActive && !isStarted && !isLive {
 		if record, err = h.readLiveRecord(ctx, s, d, record); err != nil {
 			return err
 		}
 	}
 
-	d.isOurs, d.record, d.started = true, record, isStarted
+	d.isOurs, d.record, d.wasStarted = true, record, isStarted
 
 	// Only a transient machine has the mark before its guest runs.
 	if d.isTransient = isLive && isStarted; d.isTransient {
-		d.started = !d.waiting
+		d.wasStarted = !d.isWaiting
 	}
 
 	return nil
@@ -276,7 +276,7 @@ func readMetadata(rpc *golibvirt.Libvirt, d *domain, from golibvirt.DomainModifi
 // wakeChanged wakes the owners of the machines that differ between two lists.
 func (h *host) wakeChanged(before, after map[golibvirt.UUID]domain) {
 	for uuid, old := range before {
-		if now, ok := after[uuid]; old.isOurs && (!ok || now.active != old.active || now.isStorageFull != old.isStorageFull) {
+		if now, ok := after[uuid]; old.isOurs && (!ok || now.isActive != old.isActive || now.isStorageFull != old.isStorageFull) {
 			h.provider.options.Wake(old.record.Owner())
 		}
 	}
@@ -284,7 +284,7 @@ func (h *host) wakeChanged(before, after map[golibvirt.UUID]domain) {
 
 // refresh lists the domains if the last list is older than maxAge.
 func (h *host) refresh(ctx context.Context, maxAge time.Duration) error {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return err
 	}
@@ -359,32 +359,32 @@ func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
 
 	h.mu.Lock()
 	d, isKnown := h.inventory.domains[event.Dom.UUID]
-	// Another process of this operator has created the machine. The next list shows domains of others.
 	needsList := false
+	// Another process of this operator has created a new machine. New domains of others need no list at once.
 	isNewMachine := !isKnown && !isWorkedOn && bytes.HasPrefix(event.Dom.UUID[:], h.provider.identity.uuidPrefix())
 
 	switch golibvirt.DomainEventType(event.Event) { //nolint:exhaustive // the others change nothing here
 	case golibvirt.DomainEventDefined:
 		needsList = isNewMachine
 	case golibvirt.DomainEventStarted:
-		d.active, needsList = true, isNewMachine
+		d.isActive, needsList = true, isNewMachine
 	case golibvirt.DomainEventSuspended:
 		d.isStorageFull = golibvirt.DomainEventSuspendedDetailType(event.Detail) == golibvirt.DomainEventSuspendedIoerror
-		d.waiting = !d.isStorageFull
+		d.isWaiting = !d.isStorageFull
 	case golibvirt.DomainEventResumed:
-		d.waiting, d.isStorageFull = false, false
-		d.started = d.started || d.isTransient
+		d.isWaiting, d.isStorageFull = false, false
+		d.wasStarted = d.wasStarted || d.isTransient
 	case golibvirt.DomainEventStopped:
-		d.active, d.waiting, d.isStorageFull = false, false, false
+		d.isActive, d.isWaiting, d.isStorageFull = false, false, false
 		// A transient machine that did not power off by itself may be deleted by somebody.
 		d.isDoubtful = d.isTransient &&
 			golibvirt.DomainEventStoppedDetailType(event.Detail) != golibvirt.DomainEventStoppedShutdown
 		// A machine without the mark may have no persistent definition. Then it is gone now.
-		needsList = d.isOurs && !d.started || d.isDoubtful
+		needsList = d.isOurs && !d.wasStarted || d.isDoubtful
 	case golibvirt.DomainEventUndefined:
-		needsList = d.isOurs && d.active
+		needsList = d.isOurs && d.isActive
 
-		if !d.active {
+		if !d.isActive {
 			delete(h.inventory.domains, event.Dom.UUID)
 
 			isKnown = false

@@ -49,7 +49,7 @@ func newLimitedHost(t *testing.T, config hypervisor.Host) *host {
 	h.storage = storage{dir: "/pool", capacity: 100 * gibibyte, available: 40 * gibibyte, readAt: now}
 	h.templates[limitedTemplate] = cachedTemplate{readAt: now}
 	h.inventory.listedAt = now
-	h.putDomain(domain{uuid: golibvirt.UUID{1}, name: "foreign", active: true, cpu: 4, memory: 8 * gibibyte})
+	h.putDomain(domain{uuid: golibvirt.UUID{1}, name: "foreign", isActive: true, cpu: 4, memory: 8 * gibibyte})
 	h.putDomain(domain{uuid: golibvirt.UUID{2}, name: "off", cpu: 8, memory: 32 * gibibyte})
 
 	return h
@@ -180,7 +180,7 @@ func TestClaimedMachinesFillTheHost(t *testing.T) {
 	reserve(newLimitedSpec(3, 1, 12*gibibyte), "")
 
 	// The machine runs, so the host accounts for its memory.
-	running := domain{uuid: golibvirt.UUID{3}, name: "claim-1-100001", isOurs: true, active: true, cpu: 1, memory: 40 * gibibyte}
+	running := domain{uuid: golibvirt.UUID{3}, name: "claim-1-100001", isOurs: true, isActive: true, cpu: 1, memory: 40 * gibibyte}
 	running.record.MachineClaim.UID = "claim-1"
 	h.putDomain(running)
 	reserve(newLimitedSpec(5, 1, 5*gibibyte), "4096 MiB of memory are free")

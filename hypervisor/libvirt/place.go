@@ -193,7 +193,7 @@ func (p *Provider) listCandidates(ctx context.Context, spec hypervisor.MachineSp
 
 // fill fills the fields of the candidate. An error says why no machine can be placed on the host.
 func (h *host) fill(ctx context.Context, c *candidate, spec hypervisor.MachineSpec) error {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (h *host) fill(ctx context.Context, c *candidate, spec hypervisor.MachineSp
 	}
 
 	c.total = h.total(s)
-	c.free = subtract(c.total, h.used())
+	c.free = subtract(c.total, h.sumUsed())
 
 	return nil
 }
@@ -233,7 +233,7 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 			return c.host, nil
 		}
 
-		c.free = subtract(c.free, p.placement.reserved(c.host, p.clock.Now()))
+		c.free = subtract(c.free, p.placement.sumReserved(c.host, p.clock.Now()))
 
 		available := c.host.available(c.free, c.total)
 		if spec.Standby {
@@ -298,9 +298,9 @@ func (p *placement) renew(spec hypervisor.MachineSpec, h *host, now time.Time) {
 	p.put(spec, h, now, p.pending[spec.Owner.UID].addresses)
 }
 
-// waiting returns the machines that were placed on the host and do not run yet, by the owner's UID. The host accounts for
+// listPending returns the machines that were placed on the host and do not run yet, by the owner's UID. The host accounts for
 // those that run. The caller holds the lock.
-func (p *placement) waiting(h *host, now time.Time) map[string]pendingMachine {
+func (p *placement) listPending(h *host, now time.Time) map[string]pendingMachine {
 	maps.DeleteFunc(p.pending, func(_ string, pending pendingMachine) bool { return now.After(pending.expiresAt) })
 
 	out := map[string]pendingMachine{}
@@ -312,7 +312,7 @@ func (p *placement) waiting(h *host, now time.Time) map[string]pendingMachine {
 	}
 
 	for _, d := range h.domains() {
-		if d.isOurs && d.active {
+		if d.isOurs && d.isActive {
 			delete(out, d.record.MachineClaim.UID)
 		}
 	}
@@ -320,19 +320,19 @@ func (p *placement) waiting(h *host, now time.Time) map[string]pendingMachine {
 	return out
 }
 
-// reserved returns the resources of the machines that were placed on the host. The caller holds the lock.
-func (p *placement) reserved(h *host, now time.Time) hypervisor.Resources {
+// sumReserved returns the resources of the machines that were placed on the host. The caller holds the lock.
+func (p *placement) sumReserved(h *host, now time.Time) hypervisor.Resources {
 	var out hypervisor.Resources
 
-	for _, pending := range p.waiting(h, now) {
+	for _, pending := range p.listPending(h, now) {
 		out = sum(out, pending.resources)
 	}
 
 	return out
 }
 
-// done forgets the resources of a machine that runs, because the host reports them now, or that is deleted.
-func (p *placement) done(claimUID string) {
+// forget forgets the resources of a machine that runs, because the host reports them now, or that is deleted.
+func (p *placement) forget(claimUID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

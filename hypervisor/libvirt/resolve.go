@@ -140,7 +140,7 @@ func checkShape(shape hypervisor.Shape) error {
 
 // checkTPM returns an error if the host cannot emulate TPMs.
 func (h *host) checkTPM(ctx context.Context) error {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func canEmulateTPM(capabilities libvirtxml.DomainCaps) bool {
 
 // checkSize returns an error if a machine of the shape cannot be created from the template on the host.
 func (h *host) checkSize(ctx context.Context, t diskTemplate, shape hypervisor.Shape) error {
-	s, err := h.current(ctx)
+	s, err := h.currentSession(ctx)
 	if err != nil {
 		return err
 	}

@@ -272,7 +272,7 @@ func (p *Provider) findRunning(ctx context.Context, ref hypervisor.MachineRef) (
 		return nil, d, err
 	}
 
-	if h == nil || !d.isOurs || !d.active {
+	if h == nil || !d.isOurs || !d.isActive {
 		return nil, d, hypervisor.Errorf(hypervisor.NotFound, "NotRunning", "machine %s does not run",
 			hypervisor.MachineName(ref.Owner, ref.ID))
 	}

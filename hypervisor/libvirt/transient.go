@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// isTransient returns true if the machine gets a transient domain, which saves two calls. libvirt forgets a
+// isTransient reports whether the machine gets a transient domain, which saves two calls. libvirt forgets a
 // transient domain when the machine is off, and only the machine's volumes remain. Therefore these machines
 // cannot be transient: a machine on standby, because it is off; a full clone, because its ISO with the
 // credential would be in the pool during the clone; a machine with addresses, because only the record in its
@@ -79,9 +79,9 @@ func (p *Provider) createTransient(
 		return newMachine(m.host, d), err
 	}
 
-	d.started = true
+	d.wasStarted = true
 	m.host.putDomain(d)
-	p.placement.done(m.spec.Owner.UID)
+	p.placement.forget(m.spec.Owner.UID)
 
 	// Another process may have started it since the last list, so that it runs.
 	if err := m.host.refresh(ctx, 0); err != nil {
@@ -198,30 +198,31 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumes volu
 }
 
 // addStopped completes a list of the host's domains by the transient machines that have run and are off,
-// because libvirt no longer lists them. It finds them by their volumes. It also sets started for the machines
+// because libvirt no longer lists them. It finds them by their volumes. It also sets wasStarted for the machines
 // in the list that have run. It reads the volumes once per connection, and again while it is unknown whether a
 // machine that is no longer listed has powered off, was started, or was deleted by somebody. It returns true if
 // it has read the volumes.
 func (h *host) addStopped(
 	ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain,
 ) (hasListedVolumes bool, err error) {
+	// mayMissMachines is true if the volumes may show a started machine that neither list shows as started.
 	h.mu.Lock()
-	isFirst := !s.hasListedVolumes
+	mayMissMachines := !s.hasListedVolumes
 	h.mu.Unlock()
 
-	isNeeded := isFirst
+	isNeeded := false
 
 	for uuid, old := range known {
 		if _, exists := domains[uuid]; exists {
 			continue
 		}
 
-		isNeeded = isNeeded || old.wasRun() && (old.active || old.isDoubtful)
+		isNeeded = isNeeded || old.isStartedTransient() && (old.isActive || old.isDoubtful)
 		// Another process may have started it, and ended.
-		isFirst = isFirst || old.isOurs && old.isTransient && !old.started
+		mayMissMachines = mayMissMachines || old.isOurs && old.isTransient && !old.wasStarted
 	}
 
-	isNeeded = isNeeded || isFirst
+	isNeeded = isNeeded || mayMissMachines
 
 	var (
 		volumes volumeList
@@ -235,7 +236,7 @@ func (h *host) addStopped(
 	}
 
 	for uuid, old := range known {
-		if _, exists := domains[uuid]; exists || !old.wasRun() {
+		if _, exists := domains[uuid]; exists || !old.isStartedTransient() {
 			continue
 		}
 
@@ -243,12 +244,12 @@ func (h *host) addStopped(
 			continue // somebody has deleted it
 		}
 
-		old.isDoubtful = old.active || old.isDoubtful
-		old.active, old.waiting, old.isStorageFull = false, false, false
+		old.isDoubtful = old.isActive || old.isDoubtful
+		old.isActive, old.isWaiting, old.isStorageFull = false, false, false
 		domains[uuid] = old
 	}
 
-	if !isRead || !isFirst {
+	if !isRead || !mayMissMachines {
 		return isRead, nil
 	}
 
@@ -257,12 +258,12 @@ func (h *host) addStopped(
 
 		switch {
 		case exists && d.isTransient && !volumes.isos[uuid]:
-			d.started = true
+			d.wasStarted = true
 			domains[uuid] = d
 		case !exists && !volumes.isos[uuid] && !slices.Contains(h.provider.progress.get(uuid).disks, transientSuffix):
 			domains[uuid] = domain{
 				uuid: uuid, name: fmt.Sprintf("%s%d", h.provider.identity.volumePrefix(), record.ID),
-				isOurs: true, isTransient: true, isDoubtful: true, started: true, record: record,
+				isOurs: true, isTransient: true, isDoubtful: true, wasStarted: true, record: record,
 			}
 		}
 	}
@@ -281,8 +282,8 @@ func (h *host) poolErr() error {
 
 	return &hypervisor.Error{
 		Kind: hypervisor.Unavailable, Reason: "StoragePoolUnusable",
-		Message: fmt.Sprintf("storage pool %s of host %s, which shows the machines that are off, cannot be listed: %s",
-			h.config.StoragePool, h.config.Name, startPool),
+		Message: fmt.Sprintf("storage pool %[1]s of host %[2]s, which shows the machines that are off, cannot be listed: "+startPool,
+			h.config.StoragePool, h.config.Name),
 		Err: h.session.poolErr,
 	}
 }
@@ -314,8 +315,8 @@ func (m *machine) checkNeverRan(ctx context.Context, s *session) error {
 	return nil
 }
 
-// wasRun reports whether the domain is a transient machine that was started.
-func (d domain) wasRun() bool { return d.isOurs && d.isTransient && d.started }
+// isStartedTransient reports whether the domain is a transient machine that was started.
+func (d domain) isStartedTransient() bool { return d.isOurs && d.isTransient && d.wasStarted }
 
-// isComplete returns false for a machine of which only the names of its volumes are known.
+// isComplete reports whether more is known of the machine than the names of its volumes.
 func (d domain) isComplete() bool { return d.record.MachineClaim.Name != "" }

@@ -94,12 +94,12 @@ func (h *host) createVolume(ctx context.Context, v libvirtxml.StorageVolume) err
 		return err
 	})
 
-	return asExists(err)
+	return convertExists(err)
 }
 
-// asExists returns errExists if the error says that the volume exists, and otherwise the error. For the copy of a volume,
+// convertExists returns errExists if the error says that the volume exists, and otherwise the error. For the copy of a volume,
 // libvirt reports an internal error.
-func asExists(err error) error {
+func convertExists(err error) error {
 	if hasCode(err, golibvirt.ErrStorageVolExist) ||
 		hasCode(err, golibvirt.ErrInternalError) && strings.Contains(err.Error(), textNameInUse) {
 		return errExists
@@ -129,7 +129,7 @@ func (h *host) copyVolume(ctx context.Context, name string, t diskTemplate, size
 		return err
 	})
 
-	return asExists(err)
+	return convertExists(err)
 }
 
 // createISO creates the cloud-init ISO of a machine. An earlier process may have left an incomplete ISO with

@@ -380,7 +380,6 @@ func (c *client) classifyTransport(operation, method string, err error) error {
 
 	kind := kindWithoutResponse(method)
 
-	// A request whose connection was never established has had no effect.
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
 		kind = hypervisor.Unavailable
 	}

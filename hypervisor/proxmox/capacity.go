@@ -19,8 +19,8 @@ const wholePercent = 100
 type nodeLoad struct {
 	hypervisor.Node
 
-	// unreserved is the memory that running machines leave, without reservations.
-	unreserved int64
+	// unusedMemory is the memory that running machines leave, including what is reserved.
+	unusedMemory int64
 }
 
 // Capacity returns the total and the free resources of the usable nodes; see hypervisor.Provider.
@@ -118,17 +118,17 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 
 	for _, n := range infos {
 		total := hypervisor.Resources{CPU: int64(n.MaxCPU), Memory: n.MaxMem * int64(p.config.MemoryPercent) / wholePercent}
-		unreserved := total.Memory - running[n.Node].Memory
+		unusedMemory := total.Memory - running[n.Node].Memory
 		free := hypervisor.Resources{
 			CPU:    max(0, total.CPU-running[n.Node].CPU),
-			Memory: max(0, unreserved-reserved[n.Node]),
+			Memory: max(0, unusedMemory-reserved[n.Node]),
 		}
 		out = append(out, nodeLoad{
 			Node: hypervisor.Node{
 				Name: n.Node, Online: n.isOnline(), Free: free, Total: total,
 				OfflineReason: n.unusableReason(), Exclusions: p.breaker.listExclusions(n.Node),
 			},
-			unreserved: unreserved,
+			unusedMemory: unusedMemory,
 		})
 	}
 
@@ -137,13 +137,12 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 	return out, nil
 }
 
-// reservation is the memory of a node, in bytes, that is reserved for the machine of a reserved ID.
+// reservation is what is reserved on a node for the machine of a reserved ID. memory is in bytes.
 type reservation struct {
 	// id is set if an earlier process has reserved the ID. Then the machine may exist.
-	id     int
-	node   string
-	memory int64
-	// devices are the devices of the node that are reserved for it.
+	id      int
+	node    string
+	memory  int64
 	devices deviceCounts
 }
 

@@ -229,7 +229,7 @@ func disableNode(info *hypervisor.Info, index int, reason string) {
 	info.Warnings = append(info.Warnings, "node "+info.Nodes[index].Name+" "+reason)
 }
 
-// isStorageProblem reports whether another node of the cluster may not have the problem.
+// isStorageProblem reports whether the error is about the storages of one node, so that another node may not have it.
 func isStorageProblem(err error) bool {
 	return hasReason(err, reasonStorageNotFound) || hasReason(err, reasonStorageWithoutISO)
 }
@@ -267,5 +267,5 @@ func (p *Provider) checkNodeStorages(ctx context.Context, granted permissions, n
 func newStorageWithoutImagesError(node string, s storageInfo) error {
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutImages",
 		"storage %s on node %s does not accept VM disks (it accepts %s): choose another storage%s",
-		s.Storage, node, s.Content, s.describeAllow("disks", "images"))
+		s.Storage, node, s.Content, s.explainHowToAllow("disks", "images"))
 }

@@ -53,160 +53,160 @@ func newCloneQueues(limit int, wake func(hypervisor.Owner), now func() time.Time
 // acquire takes a clone slot of a storage for the owner's machine. If no slot is free, acquire puts the
 // owner in the queue and returns the number of owners ahead of it. An owner that holds a slot keeps that
 // slot.
-func (g *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bool) (entered bool, ahead int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (c *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bool) (hasSlot bool, ahead int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	p := g.queueOf(storage)
-	g.expireReservations(p)
+	q := c.queueOf(storage)
+	c.expireReservations(q)
 
-	if p.active[owner.UID] {
+	if q.active[owner.UID] {
 		return true, 0
 	}
 
 	entry := waiter{owner: owner, standby: standby}
-	position := p.queuePosition(entry)
+	position := q.queuePosition(entry)
 
-	if _, isReserved := p.reserved[owner.UID]; isReserved || g.hasFreeSlot(p, standby) && position == 0 {
-		delete(p.reserved, owner.UID)
-		p.removeWaiter(owner)
-		p.active[owner.UID] = true
+	if _, isReserved := q.reserved[owner.UID]; isReserved || c.hasFreeSlot(q, standby) && position == 0 {
+		delete(q.reserved, owner.UID)
+		q.removeWaiter(owner)
+		q.active[owner.UID] = true
 
 		return true, 0
 	}
 
-	if index := slices.Index(p.waiting, entry); index >= 0 {
+	if index := slices.Index(q.waiting, entry); index >= 0 {
 		return false, index
 	}
 
-	p.removeWaiter(owner) // a standby machine that is needed now moves forward
-	p.waiting = slices.Insert(p.waiting, position, entry)
+	q.removeWaiter(owner) // a standby machine that is needed now moves forward
+	q.waiting = slices.Insert(q.waiting, position, entry)
 
 	return false, position
 }
 
 // hasFreeSlot reports whether a slot is free for a machine. Standby machines leave one slot free if the
 // limit is more than one.
-func (g *cloneQueues) hasFreeSlot(p *cloneQueue, standby bool) bool {
-	limit := g.limit
+func (c *cloneQueues) hasFreeSlot(q *cloneQueue, standby bool) bool {
+	limit := c.limit
 	if standby && limit > 1 {
 		limit--
 	}
 
-	return len(p.active)+len(p.reserved) < limit
+	return len(q.active)+len(q.reserved) < limit
 }
 
 // queuePosition returns the number of waiting owners that come before a new waiter.
-func (p *cloneQueue) queuePosition(entry waiter) int {
+func (q *cloneQueue) queuePosition(entry waiter) int {
 	if entry.standby {
-		return len(p.waiting)
+		return len(q.waiting)
 	}
 
-	first := slices.IndexFunc(p.waiting, func(w waiter) bool { return w.standby })
+	first := slices.IndexFunc(q.waiting, func(w waiter) bool { return w.standby })
 	if first < 0 {
-		return len(p.waiting)
+		return len(q.waiting)
 	}
 
 	return first
 }
 
-func (p *cloneQueue) removeWaiter(owner hypervisor.Owner) {
-	p.waiting = slices.DeleteFunc(p.waiting, func(w waiter) bool { return w.owner.UID == owner.UID })
+func (q *cloneQueue) removeWaiter(owner hypervisor.Owner) {
+	q.waiting = slices.DeleteFunc(q.waiting, func(w waiter) bool { return w.owner.UID == owner.UID })
 }
 
 // release gives up the owner's slot, reservation and queue position of a storage, and wakes the owners that
 // come next.
-func (g *cloneQueues) release(storage string, owner hypervisor.Owner) {
-	g.mu.Lock()
+func (c *cloneQueues) release(storage string, owner hypervisor.Owner) {
+	c.mu.Lock()
 
-	p := g.queueOf(storage)
-	delete(p.active, owner.UID)
-	delete(p.reserved, owner.UID)
-	p.removeWaiter(owner)
-	g.expireReservations(p)
-	owners := g.reserveSlots(p)
-	g.deleteIfEmpty(storage, p)
-	g.mu.Unlock()
+	q := c.queueOf(storage)
+	delete(q.active, owner.UID)
+	delete(q.reserved, owner.UID)
+	q.removeWaiter(owner)
+	c.expireReservations(q)
+	owners := c.reserveSlots(q)
+	c.deleteIfEmpty(storage, q)
+	c.mu.Unlock()
 
-	g.wakeAll(owners)
+	c.wakeAll(owners)
 }
 
 // wakeWaiters reserves the free slots, including expired reservations, for the next waiting owners and
 // wakes those owners. It reports whether any owner still waits or has a reserved slot.
-func (g *cloneQueues) wakeWaiters() bool {
-	g.mu.Lock()
+func (c *cloneQueues) wakeWaiters() bool {
+	c.mu.Lock()
 
 	var owners []hypervisor.Owner
 
 	isWaiting := false
 
-	for storage, p := range g.queues {
-		g.expireReservations(p)
-		owners = append(owners, g.reserveSlots(p)...)
-		isWaiting = isWaiting || len(p.waiting) > 0 || len(p.reserved) > 0
-		g.deleteIfEmpty(storage, p)
+	for storage, q := range c.queues {
+		c.expireReservations(q)
+		owners = append(owners, c.reserveSlots(q)...)
+		isWaiting = isWaiting || len(q.waiting) > 0 || len(q.reserved) > 0
+		c.deleteIfEmpty(storage, q)
 	}
-	g.mu.Unlock()
+	c.mu.Unlock()
 
-	g.wakeAll(owners)
+	c.wakeAll(owners)
 
 	return isWaiting
 }
 
 // load returns the number of clones that run or wait on a storage, including reserved slots.
-func (g *cloneQueues) load(storage string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (c *cloneQueues) load(storage string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	p, ok := g.queues[storage]
+	q, ok := c.queues[storage]
 	if !ok {
 		return 0
 	}
 
-	return len(p.active) + len(p.reserved) + len(p.waiting)
+	return len(q.active) + len(q.reserved) + len(q.waiting)
 }
 
-func (g *cloneQueues) queueOf(storage string) *cloneQueue {
-	p, ok := g.queues[storage]
+func (c *cloneQueues) queueOf(storage string) *cloneQueue {
+	q, ok := c.queues[storage]
 	if !ok {
-		p = &cloneQueue{active: map[string]bool{}, reserved: map[string]time.Time{}}
-		g.queues[storage] = p
+		q = &cloneQueue{active: map[string]bool{}, reserved: map[string]time.Time{}}
+		c.queues[storage] = q
 	}
 
-	return p
+	return q
 }
 
-func (g *cloneQueues) expireReservations(p *cloneQueue) {
-	now := g.now()
-	for uid, expiry := range p.reserved {
+func (c *cloneQueues) expireReservations(q *cloneQueue) {
+	now := c.now()
+	for uid, expiry := range q.reserved {
 		if now.After(expiry) {
-			delete(p.reserved, uid)
+			delete(q.reserved, uid)
 		}
 	}
 }
 
 // reserveSlots reserves the free slots for the owners at the head of the queue and returns those owners.
-func (g *cloneQueues) reserveSlots(p *cloneQueue) []hypervisor.Owner {
+func (c *cloneQueues) reserveSlots(q *cloneQueue) []hypervisor.Owner {
 	var owners []hypervisor.Owner
 
-	for len(p.waiting) > 0 && g.hasFreeSlot(p, p.waiting[0].standby) {
-		next := p.waiting[0].owner
-		p.waiting = p.waiting[1:]
-		p.reserved[next.UID] = g.now().Add(reservationLifetime)
+	for len(q.waiting) > 0 && c.hasFreeSlot(q, q.waiting[0].standby) {
+		next := q.waiting[0].owner
+		q.waiting = q.waiting[1:]
+		q.reserved[next.UID] = c.now().Add(reservationLifetime)
 		owners = append(owners, next)
 	}
 
 	return owners
 }
 
-func (g *cloneQueues) deleteIfEmpty(storage string, p *cloneQueue) {
-	if len(p.active)+len(p.reserved)+len(p.waiting) == 0 {
-		delete(g.queues, storage)
+func (c *cloneQueues) deleteIfEmpty(storage string, q *cloneQueue) {
+	if len(q.active)+len(q.reserved)+len(q.waiting) == 0 {
+		delete(c.queues, storage)
 	}
 }
 
-func (g *cloneQueues) wakeAll(owners []hypervisor.Owner) {
+func (c *cloneQueues) wakeAll(owners []hypervisor.Owner) {
 	for _, owner := range owners {
-		g.wake(owner)
+		c.wake(owner)
 	}
 }

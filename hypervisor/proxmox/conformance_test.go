@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.Crashes(t, newSlowHarness)
+	conformance.RunCrashes(t, newSlowHarness)
 }
 
 // With the operator's default intervals, a machine is created before the VM list is requested again, as on
@@ -74,7 +74,7 @@ func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the m
 	for name, fresh := range map[string]conformance.HarnessFunc[*testing.T]{"quick tasks": newQuickHarness, "slow tasks": newSlowHarness} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			conformance.CrashesAtEveryCall(t, fresh)
+			conformance.RunCrashesAtEveryCall(t, fresh)
 		})
 	}
 }

@@ -142,7 +142,7 @@ func (p *Provider) runStep(ctx context.Context, m *machine, spec hypervisor.Mach
 	case phaseReserved:
 		return p.startClone(ctx, m, spec, seed)
 	case phaseCloning:
-		return "", p.finishClone(ctx, m)
+		return "", p.finishClone(m)
 	case phaseCloned:
 		return p.configure(ctx, m, spec, seed)
 	case phaseResizing:
@@ -337,7 +337,7 @@ func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hyperv
 
 // finishClone processes the result of the clone task. Proxmox deletes a failed clone, and the same ID is
 // free again. If the task has failed or was adopted, the next step inspects the machine.
-func (p *Provider) finishClone(_ context.Context, m *machine) error {
+func (p *Provider) finishClone(m *machine) error {
 	exit, _ := m.task.result()
 	wasAdopted := m.adopted
 	m.task, m.queueKey, m.adopted = nil, "", false

@@ -127,8 +127,8 @@ func (p *Provider) leaveTaskPhase(m *machine) {
 }
 
 // verifyOwnership reads the ownership record right before a change, unless the record was verified within
-// verificationLifetime. isGone is true if the machine has changed and the caller must look at the new phase.
-func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (isGone bool, err error) {
+// verificationLifetime. hasChanged is true if the machine has another phase now, at which the caller must look.
+func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (hasChanged bool, err error) {
 	if p.isWithin(m.verifiedAt, verificationLifetime) {
 		return false, nil
 	}
@@ -189,8 +189,9 @@ func (p *Provider) handleMoved(ctx context.Context, m *machine) (isGone bool, er
 	return true, nil
 }
 
-// stop powers the machine off immediately, because the machine is no longer needed.
-func (p *Provider) stop(ctx context.Context, m *machine) (isStopped bool, err error) {
+// stop powers the machine off immediately, because the machine is no longer needed. Its results are those of
+// runDeletionStep.
+func (p *Provider) stop(ctx context.Context, m *machine) (isDone bool, err error) {
 	if p.isWithin(m.stoppedAt, confirmationLifetime) {
 		m.phase = phaseStopped
 
@@ -201,7 +202,7 @@ func (p *Provider) stop(ctx context.Context, m *machine) (isStopped bool, err er
 		return true, err
 	}
 
-	if isGone, err := p.verifyOwnership(ctx, m); err != nil || isGone {
+	if hasChanged, err := p.verifyOwnership(ctx, m); err != nil || hasChanged {
 		return false, err
 	}
 
@@ -244,14 +245,13 @@ func (p *Provider) handleChangeError(m *machine, err error) error {
 	return err
 }
 
-// destroy deletes the machine with its disks and starts the deletion of its cloud-init ISO.
-func (p *Provider) destroy(ctx context.Context, m *machine) (isDestroyed bool, err error) {
-	if m.task != nil {
-		// The stop task has ended. If the stop failed, Proxmox rejects the destroy call with the reason.
-		m.task = nil
-	}
+// destroy deletes the machine with its disks and starts the deletion of its cloud-init ISO. Its results are those of
+// runDeletionStep.
+func (p *Provider) destroy(ctx context.Context, m *machine) (isDone bool, err error) {
+	// A stop task has ended. If the stop failed, Proxmox rejects the destroy call with the reason.
+	m.task = nil
 
-	if isGone, err := p.verifyOwnership(ctx, m); err != nil || isGone {
+	if hasChanged, err := p.verifyOwnership(ctx, m); err != nil || hasChanged {
 		return false, err
 	}
 

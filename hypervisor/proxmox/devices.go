@@ -153,9 +153,10 @@ func (p *Provider) checkDevices(ctx context.Context, granted permissions, nodes 
 		}
 	}
 
-	if !slices.ContainsFunc(nodes, func(n hypervisor.Node) bool {
+	hasAll := func(n hypervisor.Node) bool {
 		return !slices.ContainsFunc(shape.Devices, func(d hypervisor.Device) bool { return mappings[d.Name].count(n.Name) < d.Count })
-	}) {
+	}
+	if !slices.ContainsFunc(nodes, hasAll) {
 		return hypervisor.Errorf(hypervisor.Rejected, "DevicesExceedNode",
 			"no node with the template has %s: request fewer devices, or add an entry for such a node to the resource mappings",
 			formatDevices(shape.Devices))

@@ -96,7 +96,10 @@ func (p *Provider) observe(ctx context.Context, m *machine, powerOffReported boo
 
 	switch {
 	case isStale, isListed && r.Status == statusRunning:
-		p.recordListedRunning(m, r, isStale)
+		if !isStale {
+			p.recordListedRunning(m)
+		}
+
 		p.queryAgent(ctx, m)
 
 		return m.toMachine(hypervisor.StateRunning, ""), nil
@@ -114,10 +117,8 @@ func (p *Provider) observe(ctx context.Context, m *machine, powerOffReported boo
 
 // recordListedRunning records that the list shows the machine as running. From then on the list accounts
 // for the machine's resources.
-func (p *Provider) recordListedRunning(m *machine, r resource, isStale bool) {
-	if !isStale && r.Status == statusRunning {
-		p.updatePlacement(m, func(pl *placement) { pl.isAccounted = true })
-	}
+func (p *Provider) recordListedRunning(m *machine) {
+	p.updatePlacement(m, func(pl *placement) { pl.isAccounted = true })
 }
 
 // confirmState reads the status of the machine itself instead of the list, and records whether the machine

@@ -75,66 +75,66 @@ func newDeviceTarget(node, device string) breakerTarget {
 }
 
 // describe returns the name of the target for messages.
-func (p breakerTarget) describe() string {
-	if p.device != "" {
-		return fmt.Sprintf("device %s on node %s", p.device, p.node)
+func (t breakerTarget) describe() string {
+	if t.device != "" {
+		return fmt.Sprintf("device %s on node %s", t.device, t.node)
 	}
 
-	if p.storage != "" {
-		return "storage " + p.storage
+	if t.storage != "" {
+		return "storage " + t.storage
 	}
 
-	return fmt.Sprintf("template %d on node %s", p.template, p.node)
+	return fmt.Sprintf("template %d on node %s", t.template, t.node)
 }
 
 // recordFailure counts a failure of a machine, and excludes the target if there were at least threshold failures.
-func (h *breaker) recordFailure(target breakerTarget, cause string, threshold int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *breaker) recordFailure(target breakerTarget, cause string, threshold int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
-	if h.failures == nil {
-		h.failures = map[breakerTarget]*targetFailures{}
+	if b.failures == nil {
+		b.failures = map[breakerTarget]*targetFailures{}
 	}
 
-	s := h.failures[target]
+	s := b.failures[target]
 	if s == nil {
 		s = &targetFailures{}
-		h.failures[target] = s
+		b.failures[target] = s
 	}
 
 	s.count++
 	s.cause = cause
 
 	// A machine that started before the exclusion does not extend the exclusion.
-	isExcluded := len(s.admittedOwners) == 0 && h.clock.Now().Before(s.until)
+	isExcluded := len(s.admittedOwners) == 0 && b.clock.Now().Before(s.until)
 	if isExcluded || s.count < threshold {
 		return
 	}
 
 	s.duration = min(max(2*s.duration, initialExclusion), maxExclusion) //nolint:mnd // the duration doubles
-	s.until, s.admittedOwners = h.clock.Now().Add(s.duration), nil
+	s.until, s.admittedOwners = b.clock.Now().Add(s.duration), nil
 }
 
 // recordSuccess removes the failures of the targets after a machine was created there.
-func (h *breaker) recordSuccess(targets ...breakerTarget) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *breaker) recordSuccess(targets ...breakerTarget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
 	for _, target := range targets {
-		delete(h.failures, target)
+		delete(b.failures, target)
 	}
 }
 
 // exclusionReason returns the reason why no machine of the owner may use one of the targets, or "" if it may
 // use all of them.
-func (h *breaker) exclusionReason(owner string, targets ...breakerTarget) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *breaker) exclusionReason(owner string, targets ...breakerTarget) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
-	now := h.clock.Now()
+	now := b.clock.Now()
 
 	for _, target := range targets {
-		s := h.failures[target]
+		s := b.failures[target]
 		if s == nil || s.until.IsZero() || s.admittedOwners[owner] || !now.Before(s.until) {
 			continue
 		}
@@ -159,14 +159,14 @@ func (s *targetFailures) describe(target breakerTarget) string {
 // recordPlacement records that the owner's machine uses the targets. If the machine is a probe,
 // because the exclusion is over, the exclusion is extended for all other owners until the probe has a
 // result.
-func (h *breaker) recordPlacement(owner string, targets ...breakerTarget) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *breaker) recordPlacement(owner string, targets ...breakerTarget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
-	now := h.clock.Now()
+	now := b.clock.Now()
 
 	for _, target := range targets {
-		s := h.failures[target]
+		s := b.failures[target]
 		if s == nil || s.until.IsZero() {
 			continue
 		}
@@ -184,13 +184,13 @@ func (h *breaker) recordPlacement(owner string, targets ...breakerTarget) {
 }
 
 // listExclusions returns a description of each exclusion that affects a node.
-func (h *breaker) listExclusions(node string) []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *breaker) listExclusions(node string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
 	var out []string
 
-	for target, s := range h.failures {
+	for target, s := range b.failures {
 		isShared := target.storage != "" && !strings.Contains(target.storage, "/")
 		isAffected := target.node == node || strings.HasPrefix(target.storage, node+"/") || isShared
 		if isAffected && !s.until.IsZero() {
@@ -203,8 +203,9 @@ func (h *breaker) listExclusions(node string) []string {
 	return out
 }
 
-// recordTargetFailure counts a failure for the machine's template or storage, unless another one would have failed in
-// the same way. storage is the storage that was written, if it is the one of the machine's disks.
+// recordTargetFailure counts a failure for the machine's template or storage, unless the kind of the failure says that
+// another template or storage would have failed in the same way. storage is the storage that was written, and "" if it is
+// not the one of the machine's disks.
 func (p *Provider) recordTargetFailure(m *machine, storage string, kind hypervisor.Kind, reason, text string) {
 	if storage != "" && reason == reasonStorageFull {
 		p.breaker.recordFailure(newStorageTarget(storage), text, excludeAtOnce)

@@ -67,7 +67,7 @@ const maxParallelReads = 16
 // and does not read VMs that this process is creating.
 func (p *Provider) listOwned(ctx context.Context, vms vmsByID) (map[int]knownVM, error) {
 	out := make(map[int]knownVM, len(vms))
-	live := p.ids.ConfirmedIDs()
+	confirmed := p.ids.ConfirmedIDs()
 
 	var unknown []resource
 
@@ -79,8 +79,8 @@ func (p *Provider) listOwned(ctx context.Context, vms vmsByID) (map[int]knownVM,
 		switch known, ok := p.lookupKnown(r); {
 		case ok && known.isOwn:
 			out[id] = known
-		// This process is creating the VM, so its record need not be read.
-		case !ok && !live[id]:
+		// The record of a VM that this process is creating need not be read.
+		case !ok && !confirmed[id]:
 			unknown = append(unknown, r)
 		}
 	}
@@ -102,7 +102,7 @@ func (p *Provider) listOwned(ctx context.Context, vms vmsByID) (map[int]knownVM,
 		}
 	}
 
-	p.pruneKnown(vms, live)
+	p.pruneKnown(vms, confirmed)
 
 	return out, nil
 }
@@ -143,12 +143,12 @@ func (p *Provider) identifyVM(ctx context.Context, r resource) error {
 
 // pruneKnown drops the entries of VMs that are no longer listed. It keeps the VMs that this process
 // manages, because they may be newer than the list.
-func (p *Provider) pruneKnown(vms vmsByID, live map[int]bool) {
+func (p *Provider) pruneKnown(vms vmsByID, confirmed map[int]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for id := range p.knownVMs {
-		if _, ok := vms[id]; !ok && !live[id] {
+		if _, ok := vms[id]; !ok && !confirmed[id] {
 			delete(p.knownVMs, id)
 		}
 	}

@@ -128,7 +128,7 @@ func (p *Provider) dropDeletedMachines() {
 			continue
 		}
 
-		if p.isDeletionDone(m) {
+		if p.finishDeletion(m) {
 			p.dropMachine(m)
 
 			if m.isoState == isoDeleted || m.isoState == isoNone {
@@ -140,7 +140,8 @@ func (p *Provider) dropDeletedMachines() {
 	}
 }
 
-func (p *Provider) isDeletionDone(m *machine) bool {
+// finishDeletion processes the results of the machine's tasks that have ended, and returns true if the deletion has ended.
+func (p *Provider) finishDeletion(m *machine) (isDone bool) {
 	if m.phase == phaseDestroying && !m.task.isPending() {
 		_ = p.finishDestroy(m)
 	}

@@ -55,7 +55,9 @@ const (
 type isoState int
 
 const (
+	// isoUnknown means that the storages have to be searched for the ISO.
 	isoUnknown isoState = iota
+	// isoNone means that no process has uploaded an ISO for the machine.
 	isoNone
 	isoUploading
 	isoReady

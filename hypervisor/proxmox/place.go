@@ -117,7 +117,7 @@ func (p *Provider) addReservations(
 
 	for i := range candidates {
 		c := &candidates[i]
-		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
+		c.FreeMemory, c.QueuedClones = max(0, c.unusedMemory-reserved[c.Node]), queue[c.Node]
 		c.DeviceProblem = p.describeLackingDevice(c.Node, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
 
 		for _, d := range spec.Shape.Devices {
@@ -148,7 +148,7 @@ func (p *Provider) listCandidates(ctx context.Context, vms vmsByID, spec hypervi
 
 		all = append(all, candidate{
 			Node: n.Name, Template: t, Online: n.Online, Trouble: n.OfflineReason, Cores: n.Total.CPU,
-			unreserved: n.unreserved, TotalMemory: n.Total.Memory,
+			unusedMemory: n.unusedMemory, TotalMemory: n.Total.Memory,
 		})
 		p.checkCandidateStorage(ctx, &all[len(all)-1], spec)
 	}
@@ -204,11 +204,11 @@ type candidate struct {
 	// Trouble is the reason why the node is not online.
 	Trouble string
 	// Cores is the number of the node's cores. FreeMemory is what running machines and reservations leave.
-	// The field unreserved ignores the reservations.
-	Cores       int64
-	FreeMemory  int64
-	TotalMemory int64
-	unreserved  int64
+	// unusedMemory is what running machines leave, including what is reserved.
+	Cores        int64
+	FreeMemory   int64
+	TotalMemory  int64
+	unusedMemory int64
 	// QueuedClones is the number of clones that run, wait or are reserved on the storage.
 	QueuedClones int
 	// HasDiskSpace reports whether the storage has space for the complete disk. Thin storages accept more.

@@ -212,7 +212,8 @@ func (p *Provider) isClusterMemberWithin(ctx context.Context, node string, age t
 
 // isLostWithNode reports whether a machine was lost because an administrator removed the machine's node
 // from the cluster, which removes the VM's configuration too. A node that only fails to respond is still
-// part of the cluster, and isLostWithNode returns false.
+// part of the cluster, and isLostWithNode returns false. If the machine was lost, its phase is phaseReserved
+// afterwards (see confirmAbsent).
 func (p *Provider) isLostWithNode(ctx context.Context, m *machine) bool {
 	if p.isClusterMemberWithin(ctx, m.node, p.watcher.busyListAge) {
 		return false
@@ -314,7 +315,7 @@ func (p *Provider) findISOStorage(ctx context.Context, node string) (storageInfo
 		if !s.hasContentType(isoContent) {
 			return s, hypervisor.Errorf(hypervisor.Rejected, reasonStorageWithoutISO,
 				"storage %s on node %s does not accept ISOs (it accepts %s): choose another isoStorage%s",
-				name, node, s.Content, s.describeAllow("ISOs", isoContent))
+				name, node, s.Content, s.explainHowToAllow("ISOs", isoContent))
 		}
 
 		return s, nil

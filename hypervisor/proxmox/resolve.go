@@ -254,7 +254,7 @@ func (p *Provider) checkSnippetsStorage(ctx context.Context, t hypervisor.Templa
 
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutSnippets",
 		"storage %s on node %s does not accept snippets (it accepts %s): choose another snippetsStorage%s",
-		storage.Storage, t.Node, storage.Content, storage.describeAllow("snippets", "snippets"))
+		storage.Storage, t.Node, storage.Content, storage.explainHowToAllow("snippets", "snippets"))
 }
 
 // checkBridges verifies that the bridge exists on the nodes and that the principal may use it. It skips the

@@ -31,9 +31,9 @@ func (s storageInfo) hasContentType(content string) bool {
 	return slices.Contains(strings.Split(s.Content, ","), content)
 }
 
-// describeAllow returns the end of a message that a storage lacks a content type. It begins with a comma and names the
+// explainHowToAllow returns the end of a message that a storage lacks a content type. It begins with a comma and names the
 // command that allows the type, or is "" if storages of this kind cannot hold it (plugindata in pve-storage).
-func (s storageInfo) describeAllow(what, content string) string {
+func (s storageInfo) explainHowToAllow(what, content string) string {
 	isImages := content == "images"
 
 	switch s.Type {

@@ -49,8 +49,8 @@ func formatRef(ref hypervisor.TemplateRef) string {
 	return fmt.Sprintf("template %q", ref.Name)
 }
 
-// matchTemplateRef returns the listed VMs that match ref, sorted by node.
-func matchTemplateRef(vms vmsByID, ref hypervisor.TemplateRef) []resource {
+// listMatchingVMs returns the listed VMs that match ref, sorted by node.
+func listMatchingVMs(vms vmsByID, ref hypervisor.TemplateRef) []resource {
 	var matches []resource
 
 	for _, r := range vms {
@@ -106,7 +106,7 @@ func (p *Provider) checkStaleNodes(ctx context.Context, vms vmsByID, ref hypervi
 
 // findTemplates returns the templates that match ref, with their boot disks.
 func (p *Provider) findTemplates(ctx context.Context, vms vmsByID, ref hypervisor.TemplateRef) ([]hypervisor.Template, error) {
-	found := matchTemplateRef(vms, ref)
+	found := listMatchingVMs(vms, ref)
 	templates := slices.DeleteFunc(slices.Clone(found), func(r resource) bool { return !bool(r.Template) })
 
 	if len(templates) == 0 {

@@ -49,7 +49,7 @@ func (p *Provider) removeTemplateTPM(
 }
 
 // writeConfig writes options of a machine. After an error other than Rejected and Busy, the state of the
-// machine is unknown, and writeConfig invalidates the machine.
+// machine is unknown, and the next step inspects the machine.
 func (p *Provider) writeConfig(ctx context.Context, m *machine, options map[string]string) error {
 	err := p.client.writeConfig(ctx, m.node, m.id, options)
 	if err != nil && !hypervisor.Is(err, hypervisor.Rejected) && !hypervisor.Is(err, hypervisor.Busy) {

@@ -108,18 +108,18 @@ func (t *transport) checkBackoff(node string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	q, ok := t.backoffs[node]
+	backoff, ok := t.backoffs[node]
 	if !ok {
 		return nil
 	}
 
 	now := t.clock.Now()
-	if remaining := q.until.Sub(now); remaining > 0 {
-		return &nodeBackoffError{node: node, retryAfter: remaining, cause: q.cause}
+	if remaining := backoff.until.Sub(now); remaining > 0 {
+		return &nodeBackoffError{node: node, retryAfter: remaining, cause: backoff.cause}
 	}
 
-	q.until = now.Add(q.delay)
-	t.backoffs[node] = q
+	backoff.until = now.Add(backoff.delay)
+	t.backoffs[node] = backoff
 
 	return nil
 }
@@ -149,8 +149,8 @@ func (t *transport) recordResponse(node string, err error) {
 	switch {
 	case ok && isUnresponsiveStatus(apiErr.Status):
 		delay := initialNodeBackoff
-		if q, isRepeated := t.backoffs[node]; isRepeated {
-			delay = min(2*q.delay, maxNodeBackoff) //nolint:mnd // the delay doubles
+		if backoff, isRepeated := t.backoffs[node]; isRepeated {
+			delay = min(2*backoff.delay, maxNodeBackoff) //nolint:mnd // the delay doubles
 		}
 
 		t.backoffs[node] = nodeBackoff{until: t.clock.Now().Add(jitter(delay)), delay: delay, cause: apiErr}

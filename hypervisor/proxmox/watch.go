@@ -360,6 +360,7 @@ func (w *watcher) nextTaskInterval(node string, err error) time.Duration {
 		}
 	}
 
+	// The loop makes the poll up to one taskInterval after it is due.
 	return max(w.taskInterval, interval) - w.taskInterval
 }
 

@@ -192,10 +192,10 @@ type Usage struct {
 }
 
 // Add adds the resources of one machine.
-func (t *Usage) Add(machine v1alpha1.PlacedResources) {
-	t.Machines++
-	t.CPU += int64(machine.CPU)
-	t.Memory += machine.Memory.Value()
+func (u *Usage) Add(machine v1alpha1.PlacedResources) {
+	u.Machines++
+	u.CPU += int64(machine.CPU)
+	u.Memory += machine.Memory.Value()
 }
 
 // CheckQuota returns an error of class Resource if the usage of the namespace, including the new

@@ -89,12 +89,12 @@ type T struct {
 	paused, released, done chan struct{}
 	children               sync.WaitGroup
 
-	mu                        sync.Mutex
-	started                   time.Time
-	holdsSlot, hasCases       bool
-	isFailed, isSkipped, over bool
-	messages                  []string
-	cleanups                  []func()
+	mu                          sync.Mutex
+	started                     time.Time
+	holdsSlot, hasCases         bool
+	isFailed, isSkipped, isOver bool
+	messages                    []string
+	cleanups                    []func()
 }
 
 func (r *runner) newT(ctx context.Context, parent *T, name string) *T {
@@ -171,7 +171,7 @@ func (t *T) finish() {
 	}
 
 	t.mu.Lock()
-	t.over = true
+	t.isOver = true
 	result := Result{Name: t.name, Status: Passed, Seconds: time.Since(t.started).Seconds()}
 
 	switch {
@@ -304,7 +304,7 @@ func (t *T) add(message string, isError bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if t.over {
+	if t.isOver {
 		return
 	}
 

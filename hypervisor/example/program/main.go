@@ -54,12 +54,12 @@ func run(ctx context.Context, options server.Options, state string, isConformanc
 				return example.Connect(cloud, config, options)
 			}
 
-			ofCase, err := lab.Cloud(id)
+			caseCloud, err := lab.Cloud(id)
 			if err != nil {
 				return nil, err
 			}
 
-			return example.Connect(ofCase, config, options)
+			return example.Connect(caseCloud, config, options)
 		},
 	}
 

@@ -49,10 +49,10 @@ func Run(ctx context.Context, options Options) ([]runner.Result, error) {
 
 	return runner.Run(ctx, options.Runner, func(t *runner.T) {
 		t.Run("cases", func(t *runner.T) { conformance.Run(t, s.newHarness) })
-		t.Run("the operator crashes", func(t *runner.T) { conformance.CrashesAtEveryCall(t, s.newHarness) })
+		t.Run("the operator crashes", func(t *runner.T) { conformance.RunCrashesAtEveryCall(t, s.newHarness) })
 
 		if options.Restart != nil {
-			t.Run("the program crashes", func(t *runner.T) { conformance.ProgramCrashes(t, s.newHarness) })
+			t.Run("the program crashes", func(t *runner.T) { conformance.RunProgramCrashes(t, s.newHarness) })
 		}
 	})
 }

@@ -39,7 +39,7 @@ func newShape() hypervisor.Shape {
 	return hypervisor.Shape{CPU: 1, Memory: 64 * mib, Linked: true, CloudInitSource: hypervisor.SourceNoCloud}
 }
 
-// The conformance cases of every provider. Crashes and Property make hundreds of calls. restarts_test.go has
+// The conformance cases of every provider. RunCrashes and Property make hundreds of calls. restarts_test.go has
 // their most important cases.
 func TestConformance(t *testing.T) {
 	site := realpve.GetSite(t)
