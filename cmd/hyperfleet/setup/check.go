@@ -65,7 +65,7 @@ func (a *answers) renderObjects() (*manifests, error) {
 
 // add parses one object and keeps it. It ignores kinds that the checks do not need. A field that the kind
 // does not have is an error.
-func (w *manifests) add(text []byte) error {
+func (m *manifests) add(text []byte) error {
 	var object map[string]any
 	if err := yaml.Unmarshal(text, &object); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (w *manifests) add(text []byte) error {
 	secret := &corev1.Secret{}
 	kind, _ := object["kind"].(string)
 	target := map[string]any{
-		"HypervisorCluster": &w.cluster, "HypervisorMachineTemplate": &w.template, "RunnerPool": &w.pool, "Secret": secret,
+		"HypervisorCluster": &m.cluster, "HypervisorMachineTemplate": &m.template, "RunnerPool": &m.pool, "Secret": secret,
 	}[kind]
 
 	if target == nil {
@@ -92,7 +92,7 @@ func (w *manifests) add(text []byte) error {
 			secret.Data[key] = []byte(value)
 		}
 
-		w.secrets[client.ObjectKeyFromObject(secret)] = secret
+		m.secrets[client.ObjectKeyFromObject(secret)] = secret
 	}
 
 	return nil
@@ -102,8 +102,8 @@ func (w *manifests) add(text []byte) error {
 type secretReader map[client.ObjectKey]*corev1.Secret
 
 // Get returns a Secret or its metadata. It returns a NotFound error if there is no such Secret.
-func (u secretReader) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	secret := u[key]
+func (r secretReader) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	secret := r[key]
 	if secret == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.String())
 	}
@@ -121,7 +121,7 @@ func (u secretReader) Get(_ context.Context, key client.ObjectKey, into client.O
 }
 
 // List always returns an error, because the checks read Secrets by name only.
-func (u secretReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
+func (r secretReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	return errors.New("list Secrets: not supported, get them by name")
 }
 

@@ -43,9 +43,10 @@ type options struct {
 	tokenSecretFile, gitHubTokenFile, appKeyFile string
 	clientCertFile, clientKeyFile, sshKeyFile    string
 	skipChecks                                   bool
-	// former has the answers that a check has rejected, and accepted the fingerprint that the user has accepted.
-	former   map[*string]string
-	accepted string
+	// former has the answers that a check has rejected.
+	former map[*string]string
+	// acceptedFingerprint is the fingerprint that the user has accepted.
+	acceptedFingerprint string
 	// asksTemplate is true after a check has failed, so that the command also asks for the template.
 	asksTemplate bool
 }
@@ -158,7 +159,7 @@ func (o *options) run(cmd *cobra.Command) error {
 
 	prompt := &prompter{in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 	if file, ok := prompt.in.(*os.File); ok {
-		prompt.terminal = term.IsTerminal(int(file.Fd()))
+		prompt.isTerminal = term.IsTerminal(int(file.Fd()))
 	}
 
 	if file, ok := prompt.out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
@@ -169,8 +170,8 @@ func (o *options) run(cmd *cobra.Command) error {
 		return err
 	}
 
-	if missing := append(o.hypervisorQuestions(), o.platformQuestions()...); !prompt.terminal {
-		if err := prompt.askAll(missing); err != nil {
+	if !prompt.isTerminal { // the error lists all missing flags, before the first check
+		if err := prompt.askAll(append(o.hypervisorQuestions(), o.platformQuestions()...)); err != nil {
 			return err
 		}
 	}
@@ -301,14 +302,14 @@ func (o *options) askAndCheck(
 		err = explainNetworkError(err)
 
 		var unknown *unknownCertificateError
-		if errors.As(err, &unknown) && prompt.terminal {
-			if unknown.fingerprint != o.accepted {
+		if errors.As(err, &unknown) && prompt.isTerminal {
+			if unknown.fingerprint != o.acceptedFingerprint {
 				if err := prompt.confirm(unknown.question()); err != nil {
 					return err
 				}
 			}
 
-			o.Fingerprint, o.accepted = unknown.fingerprint, unknown.fingerprint
+			o.Fingerprint, o.acceptedFingerprint = unknown.fingerprint, unknown.fingerprint
 
 			continue
 		}
@@ -320,7 +321,7 @@ func (o *options) askAndCheck(
 		}
 
 		// Flags name the files with the credentials of an App or a libvirt host, so no question can correct them.
-		if !prompt.terminal || o.isLibvirt() || name == partGitHub && o.AppID != "" {
+		if !prompt.isTerminal || o.isLibvirt() || name == partGitHub && o.AppID != "" {
 			return err
 		}
 

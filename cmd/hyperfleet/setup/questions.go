@@ -26,7 +26,7 @@ import (
 type question struct {
 	text, flag string
 	target     *string
-	secret     bool
+	isSecret   bool
 	// former is the answer that a check has rejected. If the user enters nothing, it is used again.
 	former string
 	// check returns an error if the answer has the wrong form. It may be nil.
@@ -45,7 +45,7 @@ func (o *options) hypervisorQuestions() []question {
 			text: "ID of the Proxmox VE API token, such as hyperfleet@pve!operator", flag: "token-id", target: &o.TokenID,
 			applies: isProxmox, check: checkTokenID,
 		},
-		{text: "Secret of the token", flag: "token-secret-file", target: &o.TokenSecret, secret: true, applies: isProxmox},
+		{text: "Secret of the token", flag: "token-secret-file", target: &o.TokenSecret, isSecret: true, applies: isProxmox},
 	}
 
 	if o.asksTemplate {
@@ -65,7 +65,7 @@ func (o *options) platformQuestions() []question {
 	}
 
 	if o.AppID == "" {
-		all = append(all, question{text: "GitHub token", flag: "github-token-file", target: &o.GitHubToken, secret: true})
+		all = append(all, question{text: "GitHub token", flag: "github-token-file", target: &o.GitHubToken, isSecret: true})
 	}
 
 	return o.filterUnanswered(all)
@@ -89,7 +89,7 @@ func (q question) describeFormer() string {
 	switch {
 	case q.former == "":
 		return ""
-	case q.secret:
+	case q.isSecret:
 		return " [as before]"
 	default:
 		return " [" + q.former + "]"
@@ -173,29 +173,29 @@ func (o *options) verifyPlatform(ctx context.Context) (string, error) {
 
 // prompter asks the user questions.
 type prompter struct {
-	in       io.Reader
-	out      io.Writer
-	terminal bool
+	in         io.Reader
+	out        io.Writer
+	isTerminal bool
 	// width is the width of the terminal.
 	width int
 	lines *bufio.Reader
 }
 
 // print prints lines of text, which can quote other systems. It wraps them if the output is a terminal.
-func (a *prompter) print(text string) {
+func (p *prompter) print(text string) {
 	text = cli.Sanitize(text)
 
-	if a.width > 0 {
-		text = strings.TrimRight(cli.WrapHelp(text, a.width), "\n")
+	if p.width > 0 {
+		text = strings.TrimRight(cli.WrapHelp(text, p.width), "\n")
 	}
 
-	fmt.Fprintln(a.out, text)
+	fmt.Fprintln(p.out, text)
 }
 
 // askAll asks the questions and stores the answers. Without a terminal, it returns an error that lists the
 // flags of all questions.
-func (a *prompter) askAll(questions []question) error {
-	if len(questions) > 0 && !a.terminal {
+func (p *prompter) askAll(questions []question) error {
+	if len(questions) > 0 && !p.isTerminal {
 		flags := make([]string, 0, len(questions))
 		for _, q := range questions {
 			flags = append(flags, "--"+q.flag)
@@ -206,9 +206,9 @@ func (a *prompter) askAll(questions []question) error {
 
 	for _, q := range questions {
 		for *q.target == "" && (q.applies == nil || q.applies()) {
-			fmt.Fprintf(a.out, "%s%s: ", q.text, q.describeFormer())
+			fmt.Fprintf(p.out, "%s%s: ", q.text, q.describeFormer())
 
-			answer, err := a.readAnswer(q.secret)
+			answer, err := p.readAnswer(q.isSecret)
 			if err != nil {
 				return err
 			}
@@ -216,7 +216,7 @@ func (a *prompter) askAll(questions []question) error {
 			text := cmp.Or(strings.TrimSpace(answer), q.former)
 			if q.check != nil && text != "" {
 				if err := q.check(text); err != nil {
-					a.print(err.Error())
+					p.print(err.Error())
 
 					continue
 				}
@@ -230,11 +230,11 @@ func (a *prompter) askAll(questions []question) error {
 }
 
 // confirm asks a yes-or-no question about a certificate. It returns an error unless the answer is y or yes.
-func (a *prompter) confirm(text string) error {
-	a.print(text)
-	fmt.Fprint(a.out, "[y/N] ")
+func (p *prompter) confirm(text string) error {
+	p.print(text)
+	fmt.Fprint(p.out, "[y/N] ")
 
-	answer, err := a.readAnswer(visible)
+	answer, err := p.readAnswer(visible)
 	if err != nil {
 		return err
 	}
@@ -251,10 +251,10 @@ var errInputEnded = errors.New("the input ended before all questions were answer
 // visible is the value of isSecret for an answer that the terminal shows.
 const visible = false
 
-func (a *prompter) readAnswer(isSecret bool) (string, error) {
-	if file, ok := a.in.(*os.File); ok && isSecret {
+func (p *prompter) readAnswer(isSecret bool) (string, error) {
+	if file, ok := p.in.(*os.File); ok && isSecret {
 		text, err := term.ReadPassword(int(file.Fd()))
-		fmt.Fprintln(a.out)
+		fmt.Fprintln(p.out)
 
 		if errors.Is(err, io.EOF) {
 			return "", errInputEnded
@@ -267,11 +267,11 @@ func (a *prompter) readAnswer(isSecret bool) (string, error) {
 		return string(text), nil
 	}
 
-	if a.lines == nil {
-		a.lines = bufio.NewReader(a.in)
+	if p.lines == nil {
+		p.lines = bufio.NewReader(p.in)
 	}
 
-	text, err := a.lines.ReadString('\n')
+	text, err := p.lines.ReadString('\n')
 	if errors.Is(err, io.EOF) {
 		return "", errInputEnded
 	}

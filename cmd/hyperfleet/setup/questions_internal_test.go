@@ -27,7 +27,7 @@ func answerQuestions(t *testing.T, o *options, part, lines string, isRight func(
 		missing = o.platformQuestions
 	}
 
-	err := o.askAndCheck(cmd, &prompter{in: strings.NewReader(lines), out: &out, terminal: true}, part, missing,
+	err := o.askAndCheck(cmd, &prompter{in: strings.NewReader(lines), out: &out, isTerminal: true}, part, missing,
 		func(context.Context) (string, error) {
 			o.normalizeScope()
 
