@@ -93,8 +93,8 @@ the command line is invalid.`,
 	return cmd
 }
 
-// NewExplainCommand returns the command `hyperfleet job`, which shows everything that is known about one job.
-func NewExplainCommand() *cobra.Command {
+// NewJobCommand returns the command `hyperfleet job`, which shows everything that is known about one job.
+func NewJobCommand() *cobra.Command {
 	var (
 		opts options
 		log  bool

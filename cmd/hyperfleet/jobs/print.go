@@ -332,8 +332,8 @@ func (p printer) printLog(details Details, isWholeLog bool) {
 // unless the log exists and could not be read.
 func (p printer) printNoLog(details Details, isWholeLog bool) {
 	switch {
-	case details.NoLog != "":
-		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.SanitizeLine(details.NoLog))
+	case details.LogProblem != "":
+		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.SanitizeLine(details.LogProblem))
 	case details.VM == nil && details.Machine == "":
 		if isWholeLog {
 			fmt.Fprintln(p.out, "\nNo log: the job never had a machine.")

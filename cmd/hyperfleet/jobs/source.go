@@ -181,7 +181,7 @@ func (s *source) loadObjects(ctx context.Context, job *v1alpha1.RunnerJob, logs 
 
 // isWaiting reports whether a job has no runner yet.
 func isWaiting(job *v1alpha1.RunnerJob) bool {
-	return job.Spec.State == v1alpha1.JobQueued || job.Spec.State == v1alpha1.JobWaiting
+	return isWaitingState(job.Spec.State)
 }
 
 // canRunJob reports whether the machine of a claim belongs to the pool and may still run a job.
@@ -265,7 +265,7 @@ func findJob(jobs []v1alpha1.RunnerJob, id, scope string) (*v1alpha1.RunnerJob, 
 		}
 	}
 
-	if similar := nearest(jobs, id); len(similar) > 0 {
+	if similar := findSimilar(jobs, id); len(similar) > 0 {
 		return nil, fmt.Errorf("found no job %q %s; similar jobs are:\n%s", id, scope, formatJobs(similar))
 	}
 
@@ -297,8 +297,8 @@ func formatJobs(jobs []*v1alpha1.RunnerJob) string {
 	return strings.Join(out, "\n")
 }
 
-// nearest returns at most 5 jobs whose names or IDs are most similar to the given ID, the most similar first.
-func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
+// findSimilar returns at most 5 jobs whose names or IDs are most similar to the given ID, the most similar first.
+func findSimilar(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
 	const (
 		limit       = 5
 		maxDistance = 3
@@ -333,8 +333,8 @@ func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
 	slices.SortStableFunc(similar, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 
 	out := make([]*v1alpha1.RunnerJob, 0, limit)
-	for _, n := range similar[:min(len(similar), limit)] {
-		out = append(out, n.job)
+	for _, s := range similar[:min(len(similar), limit)] {
+		out = append(out, s.job)
 	}
 
 	return out

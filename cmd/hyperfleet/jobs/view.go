@@ -74,8 +74,8 @@ type Details struct {
 	Log *string `json:"log"`
 	// LogURL is the location of the log in an object store, as s3://BUCKET/KEY.
 	LogURL string `json:"logUrl,omitempty"`
-	// NoLog is the reason why an existing log cannot be read.
-	NoLog string `json:"-"`
+	// LogProblem is the reason why an existing log cannot be read.
+	LogProblem string `json:"-"`
 	// LogCut is true if the beginning of the log is missing.
 	LogCut bool `json:"-"`
 	// NotStored is the error of the object store if the log could not be written to it.
@@ -205,7 +205,7 @@ func newDetails(objects *jobObjects, now time.Time) Details {
 		out.Kept = append(out.Kept, NewVM(&objects.kept[i]))
 	}
 
-	out.NoLog, out.LogURL = objects.logProblem, objects.logURL
+	out.LogProblem, out.LogURL = objects.logProblem, objects.logURL
 
 	if objects.log != nil {
 		out.Log, out.LogCut, out.NotStored = &objects.log.Spec.Text, objects.log.Spec.Cut, objects.log.Spec.NotStored

@@ -23,7 +23,7 @@ import (
 // New returns the command `hyperfleet` with all its subcommands.
 func New() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
-	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewExplainCommand(), addresses.New(),
+	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewJobCommand(), addresses.New(),
 		top.New(), web.New(), shell.New(), shell.NewConsole(), provider.New(), uninstall.New())
 	cli.AddVersion(root)
 

@@ -114,7 +114,7 @@ func (h *handler) servePage(render func(*http.Request) (*page, error)) http.Hand
 		}
 
 		if err != nil {
-			status, shown = explain(err)
+			status, shown = newErrorPage(err)
 		}
 
 		name := shown.Area
@@ -153,9 +153,9 @@ func (h *handler) checkPage(ctx context.Context, shown *page) error {
 	return nil
 }
 
-// explain returns the status and the page for an error: 404 if an object or the namespace of the view does not
+// newErrorPage returns the status and the page for an error: 404 if an object or the namespace of the view does not
 // exist, 403 if the user has no permission to read an object, and 502 otherwise.
-func explain(err error) (int, *page) {
+func newErrorPage(err error) (int, *page) {
 	sentence := err.Error()
 
 	var known *apierrors.StatusError

@@ -476,7 +476,7 @@ func (h *handler) renderHosts(r *http.Request) (*page, error) {
 // that the filter selects.
 func selectHosts(filter *filter, all []hostFleet) []hostFleet {
 	fleets := selectRows(filter, all, nil, func(f hostFleet) filterFields {
-		return filterFields{states: slices.DeleteFunc(readyStates(f.Ready), isReadyName), text: f.Namespace + " " + f.Name}
+		return filterFields{states: slices.DeleteFunc(readyStates(f.Ready), selectsOnlyHosts), text: f.Namespace + " " + f.Name}
 	})
 
 	var hosts []host
@@ -511,8 +511,10 @@ func selectHosts(filter *filter, all []hostFleet) []hostFleet {
 	return out
 }
 
-// isReadyName reports whether a state selects hosts, but not their fleet.
-func isReadyName(state string) bool { return state == live.StateReady || state == live.StateNotReady }
+// selectsOnlyHosts reports whether a state selects hosts, but not their fleet.
+func selectsOnlyHosts(state string) bool {
+	return state == live.StateReady || state == live.StateNotReady
+}
 
 // bridge is one row of the list of bridges.
 type bridge struct {
