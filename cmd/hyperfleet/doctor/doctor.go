@@ -24,9 +24,9 @@ type doctor struct {
 	// maxWait is how long an object may be not ready, or in deletion, before it is a problem.
 	maxWait time.Duration
 
-	// crdsForbidden is true once the API server has refused to return a CRD.
-	crdsForbidden bool
-	report        Report
+	// areCRDsForbidden is true once the API server has refused to return a CRD.
+	areCRDsForbidden bool
+	report           Report
 }
 
 // checkAll runs all checks, and adds their findings to the report. The report has the findings about CRDs,

@@ -50,11 +50,11 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 			continue
 		case err != nil:
 			// A missing permission is reported once, because it applies to all CRDs.
-			if !apierrors.IsForbidden(err) || !d.crdsForbidden {
+			if !apierrors.IsForbidden(err) || !d.areCRDsForbidden {
 				d.reportUnreadable("CRDs", err)
 			}
 
-			d.crdsForbidden = true
+			d.areCRDsForbidden = true
 
 			// The CRDs may be installed although they cannot be read.
 			return expected
@@ -94,7 +94,7 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 func findMissingFields(expected, installed *resourceDefinition) []string {
 	for i := range installed.Spec.Versions {
 		if version := &installed.Spec.Versions[i]; version.Name == expected.Spec.Versions[0].Name && version.Schema != nil {
-			return crds.MissingFields(expected.Spec.Versions[0].Schema.OpenAPIV3Schema, version.Schema.OpenAPIV3Schema)
+			return crds.FindMissingFields(expected.Spec.Versions[0].Schema.OpenAPIV3Schema, version.Schema.OpenAPIV3Schema)
 		}
 	}
 
@@ -178,8 +178,8 @@ func (d *doctor) listExpectedRoles(
 		return nil, "", err
 	}
 
-	isWide := slices.ContainsFunc(leaders, func(l leader) bool { return l.fresh && !l.isLimited })
-	if area != config.AreaRunners || isWide {
+	servesAll := slices.ContainsFunc(leaders, func(l leader) bool { return l.isFresh && !l.isLimited })
+	if area != config.AreaRunners || servesAll {
 		return roles, areaFix(area), nil
 	}
 

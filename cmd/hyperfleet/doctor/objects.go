@@ -95,9 +95,9 @@ func (d *doctor) checkObjectsOf(
 	}
 
 	var (
-		out              []Finding
-		n                int
-		expectConditions = hasConditions(crd)
+		out               []Finding
+		n                 int
+		expectsConditions = hasConditions(crd)
 	)
 
 	for {
@@ -108,11 +108,11 @@ func (d *doctor) checkObjectsOf(
 		n += len(list.Items)
 
 		for i := range list.Items {
-			if namespace := list.Items[i].GetNamespace(); expectConditions && namespace != "" {
+			if namespace := list.Items[i].GetNamespace(); expectsConditions && namespace != "" {
 				namespaces[namespace] = true
 			}
 
-			if finding, ok := d.checkObject(&list.Items[i], expectConditions); ok {
+			if finding, ok := d.checkObject(&list.Items[i], expectsConditions); ok {
 				out = append(out, finding)
 			}
 		}
@@ -140,9 +140,9 @@ func hasConditions(crd *resourceDefinition) bool {
 	return false
 }
 
-// checkObject returns the most severe finding about an object, and false if there is none. expectConditions
+// checkObject returns the most severe finding about an object, and false if there is none. expectsConditions
 // tells that the operator sets conditions on objects of this resource type.
-func (d *doctor) checkObject(o *unstructured.Unstructured, expectConditions bool) (Finding, bool) {
+func (d *doctor) checkObject(o *unstructured.Unstructured, expectsConditions bool) (Finding, bool) {
 	finding := Finding{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 	finding.Subject = finding.Kind + " " + strings.TrimPrefix(finding.Namespace+"/"+finding.Name, "/")
 
@@ -177,7 +177,7 @@ func (d *doctor) checkObject(o *unstructured.Unstructured, expectConditions bool
 		}
 
 		return newFinding(Problem, deletedAt.Time, reason, message)
-	case deletedAt != nil || !expectConditions || needsNoMachine(o):
+	case deletedAt != nil || !expectsConditions || needsNoMachine(o):
 		return Finding{}, false
 	case ready == nil && d.now.Sub(o.GetCreationTimestamp().Time) > firstReconcileTimeout:
 		return newFinding(Problem, o.GetCreationTimestamp().Time, "NotReconciled",

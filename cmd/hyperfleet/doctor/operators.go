@@ -26,11 +26,11 @@ const (
 	clockSkew = 30 * time.Second
 )
 
-// leader is an operator according to its Lease. fresh is true if the Lease has a holder and has not expired.
+// leader is an operator according to its Lease. isFresh is true if the Lease has a holder and has not expired.
 type leader struct {
 	lease, holder string
 	renewTime     time.Time
-	fresh         bool
+	isFresh       bool
 	// namespaces are the only namespaces that the operator serves if isLimited is true.
 	namespaces []string
 	isLimited  bool
@@ -88,7 +88,7 @@ func (d *doctor) listLeaders(ctx context.Context) (map[string][]leader, bool) {
 		}
 
 		leaseDuration := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
-		l.fresh = l.holder != "" && d.now.Before(l.renewTime.Add(leaseDuration+clockSkew))
+		l.isFresh = l.holder != "" && d.now.Before(l.renewTime.Add(leaseDuration+clockSkew))
 
 		for _, name := range names {
 			out[name] = append(out[name], l)
@@ -166,7 +166,7 @@ func (d *doctor) checkShards(subject string, fresh []leader, namespaces []string
 func (d *doctor) checkOperator(ctx context.Context, area string, leaders []leader, objects int, namespaces []string) {
 	subject := "operator of " + area
 
-	fresh := slices.DeleteFunc(slices.Clone(leaders), func(l leader) bool { return !l.fresh })
+	fresh := slices.DeleteFunc(slices.Clone(leaders), func(l leader) bool { return !l.isFresh })
 
 	if len(fresh) > 0 {
 		d.checkShards(subject, fresh, namespaces)

@@ -183,8 +183,8 @@ func (s *areaStarter) waitForCRDs(ctx context.Context, area string) ([]string, e
 	return missing, errors.Join(ctx.Err(), readErr)
 }
 
-// needs returns whether the controllers of an area read or write objects of the CRD.
-func needs(area string, crd *apiextensionsv1.CustomResourceDefinition) bool {
+// needsCRD reports whether the controllers of an area read or write objects of the CRD.
+func needsCRD(area string, crd *apiextensionsv1.CustomResourceDefinition) bool {
 	isShared := slices.Contains([]string{"machineclaims", "hypervisormachinetemplates"}, crd.Spec.Names.Plural)
 
 	return crds.AreaOf(crd) == area || area == config.AreaNetworking && isShared
@@ -203,7 +203,7 @@ func (s *schemaReader) findMissing(area string) ([]string, error) {
 	served := map[schema.GroupVersion]map[string]*apiextensionsv1.JSONSchemaProps{}
 
 	for _, crd := range s.crds {
-		if !needs(area, crd) {
+		if !needsCRD(area, crd) {
 			continue
 		}
 
@@ -225,7 +225,7 @@ func (s *schemaReader) findMissing(area string) ([]string, error) {
 			continue
 		}
 
-		if fields := crds.MissingFields(version.Schema.OpenAPIV3Schema, actual); len(fields) > 0 {
+		if fields := crds.FindMissingFields(version.Schema.OpenAPIV3Schema, actual); len(fields) > 0 {
 			if more := len(fields) - maxListedFields; more > 0 {
 				fields = append(fields[:maxListedFields], fmt.Sprintf("%d more", more))
 			}

@@ -61,10 +61,10 @@ type authority struct {
 // ensureAuthority reads the CA from its Secret. The first replica that starts creates the CA. It returns an
 // error if the Secret has no valid CA or the CA certificate has expired.
 func ensureAuthority(
-	ctx context.Context, reader client.Reader, writer client.Writer, now clock.PassiveClock, cfg config.OperatorConfig,
+	ctx context.Context, reader client.Reader, writer client.Writer, clk clock.PassiveClock, cfg config.OperatorConfig,
 ) (*authority, error) {
 	data, err := ensureSecret(ctx, reader, writer, client.ObjectKey{Namespace: cfg.Namespace, Name: authoritySecret},
-		corev1.TLSPrivateKeyKey, func() (map[string][]byte, error) { return newAuthority(now.Now(), cfg.Namespace) })
+		corev1.TLSPrivateKeyKey, func() (map[string][]byte, error) { return newAuthority(clk.Now(), cfg.Namespace) })
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +74,12 @@ func ensureAuthority(
 		return nil, withRenewalHint(errNoAuthority)
 	}
 
-	if now.Now().After(pair.Leaf.NotAfter) {
+	if clk.Now().After(pair.Leaf.NotAfter) {
 		return nil, withRenewalHint(errAuthorityExpired)
 	}
 
 	return &authority{
-		clock: now, caCertificate: pair.Leaf, key: pair.PrivateKey,
+		clock: clk, caCertificate: pair.Leaf, key: pair.PrivateKey,
 		pem: string(data[corev1.TLSCertKey]), names: serverNames(cfg),
 	}, nil
 }

@@ -50,9 +50,9 @@ type guard struct {
 	verdicts *cache.LRUExpireCache
 }
 
-func newGuard(reviews kubernetes.Interface, now clock.PassiveClock) *guard {
+func newGuard(reviews kubernetes.Interface, clk clock.PassiveClock) *guard {
 	return &guard{
-		reviews: reviews, reviewSlots: make(chan struct{}, maxReviews), verdicts: cache.NewLRUExpireCacheWithClock(maxVerdicts, now),
+		reviews: reviews, reviewSlots: make(chan struct{}, maxReviews), verdicts: cache.NewLRUExpireCacheWithClock(maxVerdicts, clk),
 	}
 }
 

@@ -46,8 +46,8 @@ type identity struct {
 	uid string
 	// reportKey signs the tokens with which machines report.
 	reportKey []byte
-	// webhooks is the CA of the webhook server; nil if the operator does not use its own CA.
-	webhooks *authority
+	// webhookAuthority is the CA of the webhook server; nil if the operator does not use its own CA.
+	webhookAuthority *authority
 }
 
 // loadIdentity returns the identity of the operator. If the runners area is enabled, it creates the report key,
@@ -65,15 +65,13 @@ func loadIdentity(ctx context.Context, reader client.Reader, writer client.Write
 		uid = deriveOperatorUID(kubeSystem.UID, cfg.Namespace)
 	}
 
-	if slices.Contains(cfg.Controllers, config.AreaRunners) {
-		if err := checkClaimOwners(ctx, reader, uid); err != nil {
-			return identity{}, err
-		}
-	}
-
-	// Machines call only the runners area, so only this area may read the key.
+	// Only the runners area has claims, and machines call only this area, so only this area may read the key.
 	if !slices.Contains(cfg.Controllers, config.AreaRunners) {
 		return identity{uid: uid}, nil
+	}
+
+	if err := checkClaimOwners(ctx, reader, uid); err != nil {
+		return identity{}, err
 	}
 
 	key, err := ensureReportKey(ctx, reader, writer, cfg.Namespace)
@@ -84,7 +82,7 @@ func loadIdentity(ctx context.Context, reader client.Reader, writer client.Write
 	out := identity{uid: uid, reportKey: key}
 
 	if usesOwnAuthority(cfg) {
-		if out.webhooks, err = ensureAuthority(ctx, reader, writer, clock.RealClock{}, cfg); err != nil {
+		if out.webhookAuthority, err = ensureAuthority(ctx, reader, writer, clock.RealClock{}, cfg); err != nil {
 			return identity{}, fmt.Errorf("read Secret %s/%s: %w", cfg.Namespace, authoritySecret, err)
 		}
 	}

@@ -36,7 +36,7 @@ func validateLogs(cfg v1alpha1.RunnerLogs) error {
 			errs = append(errs, strictyaml.ErrorAt("runners.logs.store."+key, "%w", err))
 		}
 	}
-	newMissingError := func(value, meaning string) error {
+	require := func(value, meaning string) error {
 		if value == "" {
 			return fmt.Errorf("it must name %s, because logs are kept in the store", meaning)
 		}
@@ -46,8 +46,8 @@ func validateLogs(cfg v1alpha1.RunnerLogs) error {
 
 	store := cfg.Store
 	addError("endpoint", objectstore.ValidateEndpoint(store.Endpoint))
-	addError("region", newMissingError(store.Region, "the bucket's region"))
-	addError("secret", newMissingError(store.Secret, "a Secret in the operator's namespace"))
+	addError("region", require(store.Region, "the bucket's region"))
+	addError("secret", require(store.Secret, "a Secret in the operator's namespace"))
 	addError("bucket", objectstore.ValidateBucket(store.Bucket))
 	addError("prefix", objectstore.ValidatePrefix(store.Prefix, maxLogPrefix))
 

@@ -93,10 +93,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
-	server := &server{cfg: cfg.Webhooks, log: logger, authority: identity.webhooks}
+	server := &server{cfg: cfg.Webhooks, log: logger, authority: identity.webhookAuthority}
 	setups := map[string]func(context.Context, ctrl.Manager) error{
 		config.AreaRunners: func(ctx context.Context, mgr ctrl.Manager) error {
-			return addRunners(ctx, mgr, cfg, kube, settings, transports, registry, server, logger)
+			return addRunnersArea(ctx, mgr, cfg, kube, settings, transports, registry, server, logger)
 		},
 		config.AreaNetworking: func(ctx context.Context, mgr ctrl.Manager) error {
 			return addNetworkingArea(ctx, mgr, cfg, identity.uid, transports, logger)
@@ -171,9 +171,9 @@ func saveMemoryAtStart() manager.RunnableFunc {
 	}
 }
 
-// addRunners adds the controllers of the runners area and the server for webhooks and machine reports to the
+// addRunnersArea adds the controllers of the runners area and the server for webhooks and machine reports to the
 // manager.
-func addRunners(
+func addRunnersArea(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
 	transports *Transports, registry *spire.Registry, server *server, logger *slog.Logger,
 ) error {
@@ -343,8 +343,8 @@ func newMachineSettings(cfg config.OperatorConfig, identity identity) (vmspec.Se
 		if out.GuestCABundle, err = newGuestCABundle(cfg.Guest.CAFile); err != nil {
 			return vmspec.Settings{}, err
 		}
-	case identity.webhooks != nil:
-		out.GuestCABundle = func() string { return identity.webhooks.pem }
+	case identity.webhookAuthority != nil:
+		out.GuestCABundle = func() string { return identity.webhookAuthority.pem }
 	}
 
 	for arch, file := range cfg.Guest.BootstrapServices {

@@ -44,7 +44,7 @@ type server struct {
 	// use its own CA.
 	authority *authority
 
-	listening atomic.Bool
+	isListening atomic.Bool
 	// draining is the wait for open requests at the end.
 	draining sync.WaitGroup
 }
@@ -53,7 +53,7 @@ var errNotListening = errors.New("the webhook server is not listening yet")
 
 // checkReady is a readiness check. It returns an error until the server listens.
 func (s *server) checkReady(*http.Request) error {
-	if s.cfg.BindAddress != "0" && !s.listening.Load() {
+	if s.cfg.BindAddress != "0" && !s.isListening.Load() {
 		return errNotListening
 	}
 
@@ -110,7 +110,7 @@ func (s *server) Start(ctx context.Context) error {
 		}
 	}()
 
-	s.listening.Store(true)
+	s.isListening.Store(true)
 	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", isSecure)
 
 	select {

@@ -88,7 +88,7 @@ func TestMachinesTrustTheOwnAuthority(t *testing.T) {
 	replica := newTestAuthority(t, cluster, clock.RealClock{})
 	other := newTestAuthority(t, elsewhere, clock.RealClock{})
 
-	for _, one := range []*authority{identity.webhooks, replica} {
+	for _, one := range []*authority{identity.webhookAuthority, replica} {
 		address := startServer(t, &server{authority: one})
 
 		for _, host := range []string{"127.0.0.1", "hyperfleet-webhooks.hyperfleet-system.svc"} {
@@ -135,8 +135,8 @@ func TestOwnAuthorityIsForWhoHasNone(t *testing.T) {
 		c := newCluster(t, "a")
 
 		out, err := loadIdentity(t.Context(), c, c, cfg)
-		if err != nil || out.webhooks != nil {
-			t.Errorf("%s: %v, %v", name, out.webhooks, err)
+		if err != nil || out.webhookAuthority != nil {
+			t.Errorf("%s: %v, %v", name, out.webhookAuthority, err)
 		}
 
 		machines, err := newMachineSettings(cfg, out)
@@ -226,7 +226,7 @@ func TestAuthoritiesOfMachinesAreReadAgain(t *testing.T) {
 	write(first.pem)
 
 	// guest.caFile overrides the operator's own CA.
-	machines, err := newMachineSettings(cfg, identity{webhooks: second})
+	machines, err := newMachineSettings(cfg, identity{webhookAuthority: second})
 	if err != nil || machines.GuestCABundle() != first.pem {
 		t.Fatalf("%v", err)
 	}

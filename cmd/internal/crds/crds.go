@@ -63,16 +63,16 @@ func AreaOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	}
 }
 
-// MissingFields returns the paths of the fields in the expected schema that the served schema lacks, sorted. The
+// FindMissingFields returns the paths of the fields in the expected schema that the served schema lacks, sorted. The
 // API server drops these fields from what is written. If a field is missing, the fields in it are not listed.
-func MissingFields(expected, served *apiextensionsv1.JSONSchemaProps) []string {
-	missing := missingFields(expected, served, "")
+func FindMissingFields(expected, served *apiextensionsv1.JSONSchemaProps) []string {
+	missing := findMissingFields(expected, served, "")
 	slices.Sort(missing)
 
 	return missing
 }
 
-func missingFields(expected, served *apiextensionsv1.JSONSchemaProps, path string) []string {
+func findMissingFields(expected, served *apiextensionsv1.JSONSchemaProps, path string) []string {
 	if expected == nil || served != nil && served.XPreserveUnknownFields != nil && *served.XPreserveUnknownFields {
 		return nil
 	}
@@ -98,16 +98,16 @@ func missingFields(expected, served *apiextensionsv1.JSONSchemaProps, path strin
 			continue
 		}
 
-		missing = append(missing, missingFields(&want, &got, field)...)
+		missing = append(missing, findMissingFields(&want, &got, field)...)
 	}
 
 	if expected.Items != nil && served.Items != nil {
-		missing = append(missing, missingFields(expected.Items.Schema, served.Items.Schema, path+"[]")...)
+		missing = append(missing, findMissingFields(expected.Items.Schema, served.Items.Schema, path+"[]")...)
 	}
 
 	if expected.AdditionalProperties != nil && served.AdditionalProperties != nil {
 		missing = append(missing,
-			missingFields(expected.AdditionalProperties.Schema, served.AdditionalProperties.Schema, path+"[]")...)
+			findMissingFields(expected.AdditionalProperties.Schema, served.AdditionalProperties.Schema, path+"[]")...)
 	}
 
 	return missing

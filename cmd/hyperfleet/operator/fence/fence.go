@@ -89,7 +89,7 @@ func (f *Fence) GuardWrites(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// isWrite returns whether a request may change something (RFC 9110, section 9.2.1).
+// isWrite reports whether a request may change something (RFC 9110, section 9.2.1).
 func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
