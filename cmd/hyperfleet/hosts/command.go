@@ -102,7 +102,7 @@ Run the command where the operator's files are, such as in the operator's pod.`,
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "file with the operator's configuration; default: HYPERFLEET_CONFIG")
 	flags.StringVar(&query.fleet, "fleet", "", "only hosts of this fleet")
-	flags.BoolVar(&query.probe, "probe", false, "ask the hosts over SSH which parts no longer match the last push")
+	flags.BoolVar(&query.shouldProbe, "probe", false, "ask the hosts over SSH which parts no longer match the last push")
 	output.AddFlag(cmd, cli.OutputTable, cli.OutputWide, cli.OutputName, cli.OutputJSON, cli.OutputYAML)
 
 	return cmd

@@ -28,10 +28,10 @@ import (
 )
 
 // query selects hosts by fleet and by name, or by the name that objectName returns. An empty field selects all.
-// probe contacts the hosts over SSH.
+// shouldProbe makes the command contact the hosts over SSH.
 type query struct {
 	fleet, host string
-	probe       bool
+	shouldProbe bool
 }
 
 // hostDiff describes what the operator would do with one host.
@@ -116,7 +116,7 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 
 		for _, host := range items {
 			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (name == "" || host.GetName() == name) {
-				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
+				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.shouldProbe))
 			}
 		}
 	}

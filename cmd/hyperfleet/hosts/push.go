@@ -118,14 +118,14 @@ func (s *source) findHost(ctx context.Context, argument string) (host machine.Ob
 
 // requestPush changes the status of the host so that the operator pushes at its next reconcile. It retries if
 // the operator updates the host at the same time. It returns an error if the fleet is paused.
-func (s *source) requestPush(ctx context.Context, host machine.Object, name string, allParts bool) error {
+func (s *source) requestPush(ctx context.Context, host machine.Object, fleetName string, allParts bool) error {
 	fleet := &infrav1.HostFleet{}
-	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, fleet); err != nil {
-		return fmt.Errorf("get fleet %s in namespace %s: %w", name, s.namespace, err)
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: fleetName}, fleet); err != nil {
+		return fmt.Errorf("get fleet %s in namespace %s: %w", fleetName, s.namespace, err)
 	}
 
 	if fleet.Spec.Paused {
-		return fmt.Errorf("fleet %s is paused: run `hyperfleet hosts resume %[1]s -n %s` to resume it", name, s.namespace)
+		return fmt.Errorf("fleet %s is paused: run `hyperfleet hosts resume %[1]s -n %s` to resume it", fleetName, s.namespace)
 	}
 
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {

@@ -153,21 +153,21 @@ func (v *View) Summary(ctx context.Context, now time.Time) (*Summary, error) {
 	for i := range pools.Items {
 		pool := NewPool(&pools.Items[i])
 		out.Pools = append(out.Pools, pool)
-		out.addTrouble(KindPool, &pools.Items[i], pool.Ready)
+		out.addIfNotReady(KindPool, &pools.Items[i], pool.Ready)
 	}
 
 	for i := range clusters.Items {
 		cluster := NewCluster(&clusters.Items[i])
 		out.Clusters = append(out.Clusters, cluster)
-		out.addTrouble(KindCluster, &clusters.Items[i], cluster.Ready)
+		out.addIfNotReady(KindCluster, &clusters.Items[i], cluster.Ready)
 	}
 
 	for i := range templates.Items {
-		out.addTrouble(KindTemplate, &templates.Items[i], NewReady(templates.Items[i].Status.Conditions))
+		out.addIfNotReady(KindTemplate, &templates.Items[i], NewReady(templates.Items[i].Status.Conditions))
 	}
 
 	for i := range fleets.Items {
-		out.addTrouble(KindFleet, &fleets.Items[i], NewReady(fleets.Items[i].Status.Conditions))
+		out.addIfNotReady(KindFleet, &fleets.Items[i], NewReady(fleets.Items[i].Status.Conditions))
 	}
 
 	slices.SortFunc(out.Pools, func(a, b Pool) int {
@@ -254,7 +254,7 @@ func (s *Summary) addMachine(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-func (s *Summary) addTrouble(kind string, obj client.Object, ready Ready) {
+func (s *Summary) addIfNotReady(kind string, obj client.Object, ready Ready) {
 	if ready.Status != metav1.ConditionTrue {
 		s.Troubles = append(s.Troubles, Trouble{kind, obj.GetNamespace(), obj.GetName(), ready})
 	}

@@ -98,12 +98,12 @@ func run(cmd *cobra.Command, opts *options, address string, program []string) er
 	ctx, stop := cli.WithTimeout(cmd, opts.timeout)
 	defer stop()
 
-	run := conform.Options{
+	conformOptions := conform.Options{
 		Address: address, TLS: config, Runner: runner.Options{Only: opts.only, Parallel: opts.parallel},
 	}
 
 	if opts.output.IsForPeople() {
-		run.Runner.Report = func(result runner.Result) { printResult(cmd.OutOrStdout(), result) }
+		conformOptions.Runner.Report = func(result runner.Result) { printResult(cmd.OutOrStdout(), result) }
 	}
 
 	if len(program) > 0 {
@@ -118,10 +118,10 @@ func run(cmd *cobra.Command, opts *options, address string, program []string) er
 			return fmt.Errorf("provider conform: %w", err)
 		}
 
-		run.Restart = func() { process.restart(ctx) }
+		conformOptions.Restart = func() { process.restart(ctx) }
 	}
 
-	results, err := conform.Run(ctx, run)
+	results, err := conform.Run(ctx, conformOptions)
 	if err != nil {
 		return fmt.Errorf("provider conform: %w", err)
 	}

@@ -66,14 +66,14 @@ You need the permission for the verb get on machineclaims/shell. Every command i
 }
 
 // readCommands runs each line of the input in a shell, until the input ends.
-func (c *connection) readCommands(ctx context.Context, in io.Reader, out, problems io.Writer) error {
+func (c *connection) readCommands(ctx context.Context, in io.Reader, out, errOut io.Writer) error {
 	lines := bufio.NewScanner(in)
 
 	for {
-		_, _ = fmt.Fprintf(problems, "%s# ", c.claim)
+		_, _ = fmt.Fprintf(errOut, "%s# ", c.claim)
 
 		if !lines.Scan() {
-			_, _ = fmt.Fprintln(problems)
+			_, _ = fmt.Fprintln(errOut)
 
 			return lines.Err()
 		}
@@ -87,15 +87,15 @@ func (c *connection) readCommands(ctx context.Context, in io.Reader, out, proble
 			continue
 		}
 
-		code, err := c.run(ctx, []string{"/bin/sh", "-c", line}, out, problems)
+		code, err := c.run(ctx, []string{"/bin/sh", "-c", line}, out, errOut)
 
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			_, _ = fmt.Fprintln(problems, cli.Sanitize(err.Error()))
+			_, _ = fmt.Fprintln(errOut, cli.Sanitize(err.Error()))
 		case code != 0:
-			_, _ = fmt.Fprintf(problems, "the command ended with code %d\n", code)
+			_, _ = fmt.Fprintf(errOut, "the command ended with code %d\n", code)
 		}
 	}
 }

@@ -76,26 +76,17 @@ func (o *options) connect(ctx context.Context, claim string) (*connection, error
 		return nil, err
 	}
 
-	// A connection for a console is not HTTP/2, and lasts.
-	config := rest.CopyConfig(cluster.Config)
-	config.Timeout, config.NextProtos = 0, []string{"http/1.1"}
-
-	if o.server != "" {
-		config = &rest.Config{}
-	}
-
-	if out.http, err = rest.HTTPClientFor(config); err != nil {
-		return nil, fmt.Errorf("create a client for the operator: %w", err)
-	}
-
-	path := "/api/v1/namespaces/" + url.PathEscape(o.operatorNamespace) + "/services/https:hyperfleet-webhooks:webhooks/proxy"
-	out.base = strings.TrimSuffix(cluster.Config.Host, "/") + path
-
 	if o.server != "" {
 		out.base = strings.TrimSuffix(o.server, "/")
-		if out.http, err = o.newServerClient(); err != nil {
-			return nil, err
-		}
+		out.http, err = o.newServerClient()
+	} else {
+		path := "/api/v1/namespaces/" + url.PathEscape(o.operatorNamespace) + "/services/https:hyperfleet-webhooks:webhooks/proxy"
+		out.base = strings.TrimSuffix(cluster.Config.Host, "/") + path
+		out.http, err = newProxyClient(cluster.Config)
+	}
+
+	if err != nil {
+		return nil, err
 	}
 
 	if !strings.Contains(out.base, "://") {
@@ -103,6 +94,20 @@ func (o *options) connect(ctx context.Context, claim string) (*connection, error
 	}
 
 	out.base += shell.Prefix + url.PathEscape(cluster.Namespace) + "/" + url.PathEscape(claim)
+
+	return out, nil
+}
+
+// newProxyClient returns a client that reaches the operator through the API server. A connection for a console is not
+// HTTP/2, and lasts.
+func newProxyClient(kube *rest.Config) (*http.Client, error) {
+	config := rest.CopyConfig(kube)
+	config.Timeout, config.NextProtos = 0, []string{"http/1.1"}
+
+	out, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("create a client for the operator: %w", err)
+	}
 
 	return out, nil
 }
@@ -218,7 +223,7 @@ func (c *connection) send(ctx context.Context, method, path string, body []byte,
 }
 
 // run runs a command, writes its output, and returns its exit code.
-func (c *connection) run(ctx context.Context, command []string, out, problems io.Writer) (int, error) {
+func (c *connection) run(ctx context.Context, command []string, out, errOut io.Writer) (int, error) {
 	body, err := json.Marshal(shell.Command{Command: command})
 	if err != nil {
 		return 0, err
@@ -236,7 +241,7 @@ func (c *connection) run(ctx context.Context, command []string, out, problems io
 	}
 
 	_, err = out.Write(result.Stdout)
-	_, problemErr := problems.Write(result.Stderr)
+	_, problemErr := errOut.Write(result.Stderr)
 
 	return result.ExitCode, errors.Join(err, problemErr)
 }

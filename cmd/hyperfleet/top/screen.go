@@ -182,6 +182,7 @@ func (s *state) render(current snapshot, width, height int) []line {
 	out = append(out, line{filter, bold}, line{text: s.renderTabs(current, width)})
 
 	for i, text := range screen.Table(shown.rows[from:until], shown.columns, width) {
+		// The first line has the titles of the columns. From here on, i is the index of the row.
 		switch i += from - 1; {
 		case i < from:
 			out = append(out, line{text, bold})

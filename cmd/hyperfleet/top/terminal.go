@@ -59,8 +59,8 @@ func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) er
 }
 
 // handleKey updates the state for a key press. If the user asks for a log or for details, it opens a pane and loads
-// them for the selected row in the background. It returns true if the user quits.
-func (w *watcher) handleKey(ctx context.Context, key string, current snapshot) (quit bool) {
+// them for the selected row in the background. hasQuit is true if the user quits.
+func (w *watcher) handleKey(ctx context.Context, key string, current snapshot) (hasQuit bool) {
 	wanted := w.state.handleKey(key, current)
 	if wanted == actionNone || wanted == actionQuit {
 		return wanted == actionQuit
