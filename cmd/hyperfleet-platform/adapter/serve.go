@@ -147,10 +147,11 @@ func runAdapter(
 		return fmt.Errorf("identity_key_file: %w", err)
 	}
 
-	looks := serve.NewRequeuer()
+	requeuer := serve.NewRequeuer()
 
 	clients, used, err := newTransports(deployment, loaded, kubernetes.Options{
-		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, OnUnread: looks.EnqueueIfFailed, Log: logger,
+		Adapter: deployment.Adapter.Name, Calls: calls,
+		OnChange: requeuer.EnqueueChange, OnUnread: requeuer.EnqueueIfFailed, Log: logger,
 	})
 	if err != nil {
 		return err
@@ -184,7 +185,7 @@ func runAdapter(
 
 		return serve.Run(groupCtx, serve.Options{
 			Deployment: *deployment, Version: info.Version, Events: events, Handle: handle.Handle,
-			CheckClusters: used.checkReady, Requeuer: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
+			CheckClusters: used.checkReady, Requeuer: requeuer, Config: configHandler(deployment), Registry: registry, Log: logger,
 		})
 	})
 
@@ -340,13 +341,13 @@ func newTransports(
 		localOptions := options
 		localOptions.Config, localOptions.Differ = config, loaded.ListReads(transport.Kubernetes).Differ
 
-		all, err := kubernetes.New(localOptions)
+		local, err := kubernetes.New(localOptions)
 		if err != nil {
 			return nil, nil, err
 		}
 
-		clients[transport.Kubernetes] = all
-		used = append(used, all)
+		clients[transport.Kubernetes] = local
+		used = append(used, local)
 	}
 
 	if isUsed(transport.Maestro) {

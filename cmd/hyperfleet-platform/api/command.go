@@ -135,7 +135,7 @@ func validate(c *platform.API) error {
 	return e.Err()
 }
 
-// isLoopback returns true if only processes on this machine can reach an address.
+// isLoopback reports whether only processes on this machine can reach an address.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -113,7 +113,7 @@ func validate(c *platform.Sweep) error {
 	return e.Err()
 }
 
-// run runs sweep once and prints the report.
+// run runs sweep once, or again after each interval if there is one, and prints the report of each run.
 func run(ctx context.Context, config platform.Sweep, output cli.Output, out, diagnostics io.Writer) error {
 	// Both values were validated with the configuration.
 	level, _ := log.ParseLevel(config.Log.Level)
