@@ -34,8 +34,8 @@ type console struct {
 }
 
 // newConsole returns a console that writes to out. It draws the live block only if out is a terminal.
-func newConsole(out io.Writer, c clock.PassiveClock) *console {
-	con := &console{out: out, clock: c, start: c.Now()}
+func newConsole(out io.Writer, clk clock.PassiveClock) *console {
+	con := &console{out: out, clock: clk, start: clk.Now()}
 
 	file, ok := out.(*os.File)
 	if !ok || !screen.IsTerminal(file) {

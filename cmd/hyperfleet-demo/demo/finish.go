@@ -22,11 +22,11 @@ const (
 
 // finish prints the report and stops all processes. With --hold, it stops them only after an interrupt.
 // It returns errFailed if the run did not pass. The log of suspect is printed after a failure.
-func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Process, stdout io.Writer) error {
+func (s *stack) finish(ctx context.Context, report *Report, suspect *procrun.Process, stdout io.Writer) error {
 	keepsFiles := s.options.Keep || !report.Passed
 
 	if !report.Passed {
-		s.console.printText(s.explain(report, blame))
+		s.console.printText(s.explain(report, suspect))
 	}
 
 	if s.hasQueuedJobs && s.options.Output == outputText {
@@ -70,7 +70,7 @@ func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Proce
 
 // explain returns a text with the problems, the objects that are left, and the last log lines of the
 // suspect process.
-func (s *stack) explain(report *Report, blame *procrun.Process) string {
+func (s *stack) explain(report *Report, suspect *procrun.Process) string {
 	var out strings.Builder
 
 	out.WriteString("\nFAILED\n")
@@ -81,8 +81,8 @@ func (s *stack) explain(report *Report, blame *procrun.Process) string {
 	writeList(&out, "runners left", s.leftovers.runnerNames)
 	writeList(&out, "API violations", s.violations)
 
-	if blame != nil {
-		s.writeTail(&out, blame.Name(), blame.LogTail())
+	if suspect != nil {
+		s.writeTail(&out, suspect.Name(), suspect.LogTail())
 	}
 
 	// If jobs did not succeed, the console of the last VM may show the reason.

@@ -46,18 +46,18 @@ func (s *stack) openMachineAccess(ctx context.Context) error {
 		return nil
 	}
 
-	g := &machineAccess{certFile: filepath.Join(s.dir, "operator.crt"), keyFile: filepath.Join(s.dir, "operator.key")}
+	a := &machineAccess{certFile: filepath.Join(s.dir, "operator.crt"), keyFile: filepath.Join(s.dir, "operator.key")}
 
-	pool, err := g.writeCertificate(s.clock.Now(), s.options.hostAddress())
+	pool, err := a.writeCertificate(s.clock.Now(), s.options.hostAddress())
 	if err != nil {
 		return err
 	}
 
 	operator := &url.URL{Scheme: "https", Host: s.machineListenAddress(s.ports.webhooks)}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
-	s.machineAccess = g
+	s.machineAccess = a
 
-	g.webhookURL, err = g.startProxy(ctx, transport, func(r *httputil.ProxyRequest) { r.SetURL(operator) })
+	a.webhookURL, err = a.startProxy(ctx, transport, func(r *httputil.ProxyRequest) { r.SetURL(operator) })
 
 	return err
 }
@@ -65,13 +65,13 @@ func (s *stack) openMachineAccess(ctx context.Context) error {
 // proxyForge starts a proxy to the CI platform and returns its URL for the operator. The proxy sets the Host
 // header to hostIP, the address at which machines reach this computer. GitHub passes the host of a request on
 // to the runner.
-func (g *machineAccess) proxyForge(ctx context.Context, platform, hostIP string) (string, error) {
+func (a *machineAccess) proxyForge(ctx context.Context, platform, hostIP string) (string, error) {
 	target, err := url.Parse(platform)
 	if err != nil {
 		return "", fmt.Errorf("parse the CI platform's URL: %w", err)
 	}
 
-	proxyURL, err := g.startProxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
+	proxyURL, err := a.startProxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
 		r.Out.Host = net.JoinHostPort(hostIP, target.Port())
 	})
@@ -80,7 +80,7 @@ func (g *machineAccess) proxyForge(ctx context.Context, platform, hostIP string)
 }
 
 // startProxy starts a reverse proxy on a free loopback port and returns its URL.
-func (g *machineAccess) startProxy(
+func (a *machineAccess) startProxy(
 	ctx context.Context, transport http.RoundTripper, rewrite func(*httputil.ProxyRequest),
 ) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopbackHostPort(0))
@@ -93,7 +93,7 @@ func (g *machineAccess) startProxy(
 		Handler:           &httputil.ReverseProxy{Rewrite: rewrite, Transport: transport, ErrorLog: quiet},
 		ReadHeaderTimeout: callTimeout, ErrorLog: quiet,
 	}
-	g.proxies = append(g.proxies, server)
+	a.proxies = append(a.proxies, server)
 
 	go func() { _ = server.Serve(listener) }() // until it is closed
 
@@ -105,14 +105,14 @@ func (s *stack) machineListenAddress(port int) string {
 	return net.JoinHostPort(s.options.listenAddress(), strconv.Itoa(port))
 }
 
-// close stops the proxies. It does nothing if g is nil.
-func (g *machineAccess) close() error {
-	if g == nil {
+// close stops the proxies. It does nothing if a is nil.
+func (a *machineAccess) close() error {
+	if a == nil {
 		return nil
 	}
 
 	var errs []error
-	for _, proxy := range g.proxies {
+	for _, proxy := range a.proxies {
 		errs = append(errs, proxy.Close())
 	}
 
@@ -124,7 +124,7 @@ const certLifetime = 24 * time.Hour
 
 // writeCertificate writes a self-signed certificate and its key, for the loopback address and hostIP, the address
 // at which machines reach this computer. It returns an x509.CertPool with the certificate.
-func (g *machineAccess) writeCertificate(now time.Time, hostIP string) (*x509.CertPool, error) {
+func (a *machineAccess) writeCertificate(now time.Time, hostIP string) (*x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("create the operator's key: %w", err)
@@ -153,8 +153,8 @@ func (g *machineAccess) writeCertificate(now time.Time, hostIP string) (*x509.Ce
 	pool.AppendCertsFromPEM(cert)
 
 	return pool, errors.Join(
-		writePrivateFile(g.certFile, cert),
-		writePrivateFile(g.keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})),
+		writePrivateFile(a.certFile, cert),
+		writePrivateFile(a.keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})),
 	)
 }
 

@@ -155,8 +155,8 @@ const (
 
 // setTimeouts sets the timeouts depending on the number of jobs, the number of machines and the configured
 // delays. It does not change a timeout that the user set.
-func (o *Options) setTimeouts(set func(flag string) bool) {
-	if !set("timeout") && o.Nodes > 0 && o.ParallelClones > 0 {
+func (o *Options) setTimeouts(isSet func(flag string) bool) {
+	if !isSet("timeout") && o.Nodes > 0 && o.ParallelClones > 0 {
 		m := o.hypervisorModel()
 		o.Timeout += timeoutFloors * o.floor(pve.FloorInput{
 			Jobs: o.totalJobs(), CloneSlots: o.Nodes * o.ParallelClones,

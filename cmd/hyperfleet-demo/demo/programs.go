@@ -46,15 +46,15 @@ func findPrograms() (programs, error) {
 	return p, errors.Join(errs...)
 }
 
-func findProgram(beside, name string) (string, error) {
-	path := filepath.Join(beside, name)
+func findProgram(programDir, name string) (string, error) {
+	path := filepath.Join(programDir, name)
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 		return path, nil
 	}
 
 	dir, err := procrun.FindBinaries(name)
 	if err != nil {
-		return "", fmt.Errorf("find program %s: it is not in the folder of this executable (%s): run make build", name, beside)
+		return "", fmt.Errorf("find program %s: it is not in the folder of this executable (%s): run make build", name, programDir)
 	}
 
 	return filepath.Join(dir, name), nil

@@ -48,7 +48,7 @@ func (o *realOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Address, "address", "", "real: IP `address` at which machines on the Proxmox VE cluster reach this computer")
 }
 
-// isRealHypervisor returns true for a Proxmox VE cluster that exists already.
+// isRealHypervisor reports whether the hypervisor is a Proxmox VE cluster that exists already.
 func (o *realOptions) isRealHypervisor() bool { return o.Hypervisor == hypervisorReal }
 
 func (o *realOptions) isLibvirt() bool { return o.Hypervisor == hypervisorLibvirt }

@@ -90,8 +90,8 @@ type Webhooks struct {
 // process that exited.
 func (r *Report) evaluate() {
 	checks := []struct {
-		bad  bool
-		text string
+		isBad bool
+		text  string
 	}{
 		{r.JobsCompleted != r.Jobs, fmt.Sprintf("%d of %d jobs succeeded", r.JobsCompleted, r.Jobs)},
 		{r.JobsFailed > 0, english.Plural(r.JobsFailed, "job", "") + " failed"},
@@ -110,7 +110,7 @@ func (r *Report) evaluate() {
 		{r.Violations > 0, english.Plural(r.Violations, "call", "") + " violated the rules of a simulator"},
 	}
 	for _, check := range checks {
-		if check.bad {
+		if check.isBad {
 			r.Problems = append(r.Problems, check.text)
 		}
 	}

@@ -41,7 +41,7 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 		fmt.Errorf("timed out after %s: set a longer --timeout", o.Timeout))
 	defer cancel()
 
-	report, blame := s.runSession(runCtx)
+	report, suspect := s.runSession(runCtx)
 
 	if errors.Is(context.Cause(runCtx), errInterrupted) {
 		con.printf("interrupted: stopping all processes")
@@ -49,13 +49,13 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 		return errors.Join(errInterrupted, s.stop(o.Keep))
 	}
 
-	return s.finish(ctx, report, blame, stdout)
+	return s.finish(ctx, report, suspect, stdout)
 }
 
 // runSession starts all processes, runs the jobs and returns the report, which is never nil. suspect is
 // the process whose log most likely explains a failure: a process that exited, or else the operator.
 // suspect may be nil.
-func (s *stack) runSession(ctx context.Context) (report *Report, blame *procrun.Process) {
+func (s *stack) runSession(ctx context.Context) (report *Report, suspect *procrun.Process) {
 	report = &Report{Jobs: s.options.totalJobs(), TotalCalls: map[string]int{}}
 
 	err := s.start(ctx)
@@ -71,11 +71,11 @@ func (s *stack) runSession(ctx context.Context) (report *Report, blame *procrun.
 		return report, nil
 	}
 
-	blame = s.operator
+	suspect = s.operator
 
 	var ended *processExitError
 	if errors.As(err, &ended) {
-		blame = ended.process
+		suspect = ended.process
 	}
 
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *stack) runSession(ctx context.Context) (report *Report, blame *procrun.
 		}
 	}
 
-	return report, blame
+	return report, suspect
 }
 
 // startTracking records how many calls the hypervisor, the CI platform and the API server have received

@@ -68,7 +68,7 @@ const (
 	ownerOnlyFile = 0o600
 )
 
-func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
+func newStack(o Options, con *console, clk clock.WithTicker) (*stack, error) {
 	chosen, ok := findPlatform(o.Platform)
 	if !ok {
 		return nil, fmt.Errorf("unknown platform %q: use one of %s", o.Platform, platformNames())
@@ -90,7 +90,7 @@ func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
 	}
 
 	return &stack{
-		options: o, settings: demoSettings{platform: chosen}, dir: dir, programs: programPaths, console: con, clock: c, scheme: scheme,
+		options: o, settings: demoSettings{platform: chosen}, dir: dir, programs: programPaths, console: con, clock: clk, scheme: scheme,
 		exitedProcesses: make(chan *procrun.Process, maxProcesses),
 	}, nil
 }

@@ -71,8 +71,8 @@ type tracker struct {
 	jobs   map[string]jobRecord
 }
 
-func newTracker(c clock.PassiveClock) *tracker {
-	return &tracker{clock: c, claims: map[string]*claimRecord{}, jobs: map[string]jobRecord{}}
+func newTracker(clk clock.PassiveClock) *tracker {
+	return &tracker{clock: clk, claims: map[string]*claimRecord{}, jobs: map[string]jobRecord{}}
 }
 
 // start starts the watches, which end with ctx. It returns when both caches are synced.

@@ -55,12 +55,12 @@ func (o *vmOptions) bind(flags *pflag.FlagSet) {
 		"and with --hypervisor libvirt kvm if libvirt offers it)")
 }
 
-// hasRealMachines returns true if machines are real VMs, on the simulator or on a real hypervisor.
+// hasRealMachines reports whether machines are real VMs, on the simulator or on a real hypervisor.
 func (o *Options) hasRealMachines() bool {
 	return o.VM == vmQEMU || o.isRealHypervisor() || o.isLibvirt()
 }
 
-// bootsImage returns true if this computer boots the machines from an image.
+// bootsImage reports whether this computer boots the machines from an image.
 func (o *Options) bootsImage() bool {
 	return o.isLibvirt() || (o.VM == vmQEMU && !o.isRealHypervisor())
 }
@@ -75,9 +75,9 @@ const (
 
 // setDefaults sets the flags that the user did not set to defaults that depend on the other flags.
 // programDir is the folder of this program.
-func (o *Options) setDefaults(set func(flag string) bool, beside string) {
+func (o *Options) setDefaults(isSet func(flag string) bool, programDir string) {
 	if !o.hasRealMachines() {
-		o.setTimeouts(set)
+		o.setTimeouts(isSet)
 
 		return
 	}
@@ -88,7 +88,7 @@ func (o *Options) setDefaults(set func(flag string) bool, beside string) {
 		"jobs": func() { o.Jobs = realJobs }, "max": func() { o.Max = realJobs }, "nodes": func() { o.Nodes = realNodes },
 		"timeout": func() { o.Timeout = realTimeout },
 	} {
-		if !set(flag) {
+		if !isSet(flag) {
 			apply()
 		}
 	}
@@ -98,7 +98,7 @@ func (o *Options) setDefaults(set func(flag string) bool, beside string) {
 		return
 	}
 
-	dir := filepath.Join(beside, "vm")
+	dir := filepath.Join(programDir, "vm")
 	o.Image = filepath.Join(dir, builtImage)
 	o.Kernel = cmp.Or(o.Kernel, filepath.Join(dir, builtKernel))
 	o.Initrd = cmp.Or(o.Initrd, filepath.Join(dir, builtInitrd))

@@ -32,7 +32,7 @@ type Warm struct {
 type warmKind struct {
 	label string
 	warm  func(jobs int32) *v1alpha1.Warm
-	// isReady returns true if the pool has a warm machine for each job.
+	// isReady reports whether the pool has a warm machine for each job.
 	isReady func(status v1alpha1.RunnerPoolStatus, jobs int32) bool
 }
 
