@@ -31,21 +31,21 @@ type Watcher struct {
 // Call it before the program reads the file. validate reads the file as the program does and
 // returns an error if the file is invalid.
 func NewWatcher(file string, validate func() error) *Watcher {
-	f := &Watcher{linkPath: filepath.Join(filepath.Dir(file), dataLinkName), validate: validate}
-	f.linkTarget, _ = os.Readlink(f.linkPath) // the link is missing if nothing is mounted
+	w := &Watcher{linkPath: filepath.Join(filepath.Dir(file), dataLinkName), validate: validate}
+	w.linkTarget, _ = os.Readlink(w.linkPath) // the link is missing if nothing is mounted
 
-	return f
+	return w
 }
 
 // CancelOnChange returns a context that ends when the kubelet has mounted changed files and the
 // files are valid. If they are invalid, the error is logged and the program continues with its
 // current configuration. The returned function ends the context and the watch. If the kubelet
 // mounts no files in the folder, nothing is watched.
-func (f *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
+func (w *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 
-	if f.linkTarget != "" {
-		go f.watch(ctx, cancel, log)
+	if w.linkTarget != "" {
+		go w.watch(ctx, cancel, log)
 	}
 
 	return ctx, cancel
@@ -54,7 +54,7 @@ func (f *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context
 // watch polls the symbolic link ..data, which Kubernetes replaces when the mounted object changes. If the new
 // configuration is valid, watch calls cancel, so that the program ends and is restarted, and returns. If it is
 // invalid, watch logs this and continues.
-func (f *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slog.Logger) {
+func (w *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slog.Logger) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 
@@ -65,14 +65,14 @@ func (f *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slo
 		case <-ticker.C:
 		}
 
-		target, err := os.Readlink(f.linkPath)
-		if err != nil || target == f.linkTarget {
+		target, err := os.Readlink(w.linkPath)
+		if err != nil || target == w.linkTarget {
 			continue
 		}
 
-		f.linkTarget = target
+		w.linkTarget = target
 
-		if err := f.validate(); err != nil {
+		if err := w.validate(); err != nil {
 			log.ErrorContext(ctx, "the changed configuration is invalid: the program continues with the configuration from "+
 				"its start, and would fail if it were restarted", "error", err)
 

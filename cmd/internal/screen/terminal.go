@@ -20,7 +20,7 @@ const (
 	EraseBelow = "\x1b[J"
 )
 
-// IsTerminal returns true if a file is a terminal that supports control sequences.
+// IsTerminal reports whether a file is a terminal that supports control sequences.
 func IsTerminal(file *os.File) bool {
 	return os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }

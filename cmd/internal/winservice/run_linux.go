@@ -8,5 +8,5 @@ import (
 	"os"
 )
 
-// Run runs a program.
+// Run runs a program without a service: only Windows has a service manager.
 func Run(_ string, run Program) int { return run(context.Background(), os.Stdout, os.Stderr) }
