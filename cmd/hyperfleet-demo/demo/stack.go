@@ -90,7 +90,8 @@ func newStack(o Options, con *console, clk clock.WithTicker) (*stack, error) {
 	}
 
 	return &stack{
-		options: o, settings: demoSettings{platform: chosen}, dir: dir, programs: programPaths, console: con, clock: clk, scheme: scheme,
+		options: o, settings: demoSettings{platform: chosen}, dir: dir, programs: programPaths, console: con, clock: clk,
+		scheme:          scheme,
 		exitedProcesses: make(chan *procrun.Process, maxProcesses),
 	}, nil
 }
