@@ -140,19 +140,19 @@ func (v *machineCache) wakeOwner(obj any) {
 // objectSummary is the part of an object that its owner depends on.
 type objectSummary struct {
 	phase, node, ip, reason string
-	deleting                bool
+	isDeleting              bool
 }
 
 func summarize(obj any) objectSummary {
 	switch o := obj.(type) {
 	case *virtv1.VirtualMachine:
 		return objectSummary{
-			phase: string(o.Status.PrintableStatus), reason: string(runStrategyOf(o)), deleting: o.DeletionTimestamp != nil,
+			phase: string(o.Status.PrintableStatus), reason: string(runStrategyOf(o)), isDeleting: o.DeletionTimestamp != nil,
 		}
 	case *virtv1.VirtualMachineInstance:
 		return objectSummary{
 			phase: string(o.Status.Phase), node: o.Status.NodeName, ip: firstIP(o), reason: waitingReason(o),
-			deleting: o.DeletionTimestamp != nil,
+			isDeleting: o.DeletionTimestamp != nil,
 		}
 	default:
 		return objectSummary{}

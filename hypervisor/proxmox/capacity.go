@@ -175,7 +175,7 @@ func (p *Provider) sumReservations(vms vmsByID) (memory map[string]int64, queue 
 			continue
 		}
 
-		if vms[pl.id].Status != statusRunning && !pl.standby {
+		if vms[pl.id].Status != statusRunning && !pl.isOnStandby {
 			memory[pl.node] += pl.memory
 		}
 

@@ -42,8 +42,8 @@ type cloneQueue struct {
 // waiter is a waiting owner.
 type waiter struct {
 	owner hypervisor.Owner
-	// standby is true for a machine that is prepared and not started.
-	standby bool
+	// isStandby is true for a machine that is prepared and not started.
+	isStandby bool
 }
 
 func newCloneQueues(limit int, wake func(hypervisor.Owner), now func() time.Time) *cloneQueues {
@@ -53,7 +53,7 @@ func newCloneQueues(limit int, wake func(hypervisor.Owner), now func() time.Time
 // acquire takes a clone slot of a storage for the owner's machine. If no slot is free, acquire puts the
 // owner in the queue and returns the number of owners ahead of it. An owner that holds a slot keeps that
 // slot.
-func (c *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bool) (hasSlot bool, ahead int) {
+func (c *cloneQueues) acquire(storage string, owner hypervisor.Owner, isStandby bool) (hasSlot bool, ahead int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -64,10 +64,10 @@ func (c *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bo
 		return true, 0
 	}
 
-	entry := waiter{owner: owner, standby: standby}
+	entry := waiter{owner: owner, isStandby: isStandby}
 	position := q.queuePosition(entry)
 
-	if _, isReserved := q.reserved[owner.UID]; isReserved || c.hasFreeSlot(q, standby) && position == 0 {
+	if _, isReserved := q.reserved[owner.UID]; isReserved || c.hasFreeSlot(q, isStandby) && position == 0 {
 		delete(q.reserved, owner.UID)
 		q.removeWaiter(owner)
 		q.active[owner.UID] = true
@@ -87,9 +87,9 @@ func (c *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bo
 
 // hasFreeSlot reports whether a slot is free for a machine. Standby machines leave one slot free if the
 // limit is more than one.
-func (c *cloneQueues) hasFreeSlot(q *cloneQueue, standby bool) bool {
+func (c *cloneQueues) hasFreeSlot(q *cloneQueue, isStandby bool) bool {
 	limit := c.limit
-	if standby && limit > 1 {
+	if isStandby && limit > 1 {
 		limit--
 	}
 
@@ -98,11 +98,11 @@ func (c *cloneQueues) hasFreeSlot(q *cloneQueue, standby bool) bool {
 
 // queuePosition returns the number of waiting owners that come before a new waiter.
 func (q *cloneQueue) queuePosition(entry waiter) int {
-	if entry.standby {
+	if entry.isStandby {
 		return len(q.waiting)
 	}
 
-	first := slices.IndexFunc(q.waiting, func(w waiter) bool { return w.standby })
+	first := slices.IndexFunc(q.waiting, func(w waiter) bool { return w.isStandby })
 	if first < 0 {
 		return len(q.waiting)
 	}
@@ -189,7 +189,7 @@ func (c *cloneQueues) expireReservations(q *cloneQueue) {
 func (c *cloneQueues) reserveSlots(q *cloneQueue) []hypervisor.Owner {
 	var owners []hypervisor.Owner
 
-	for len(q.waiting) > 0 && c.hasFreeSlot(q, q.waiting[0].standby) {
+	for len(q.waiting) > 0 && c.hasFreeSlot(q, q.waiting[0].isStandby) {
 		next := q.waiting[0].owner
 		q.waiting = q.waiting[1:]
 		q.reserved[next.UID] = c.now().Add(reservationLifetime)

@@ -46,9 +46,9 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	switch {
 	case p.isConfigured(m, config):
-		m.standby = false
+		m.lacksISO = false
 	case spec.Standby && p.isPrepared(config):
-		m.standby = true
+		m.lacksISO = true
 	default:
 		if config, err = p.removeTemplateTPM(ctx, m, spec, config); err != nil {
 			return "", err
@@ -58,7 +58,7 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 			return "", err
 		}
 
-		m.standby = spec.Standby
+		m.lacksISO = spec.Standby
 	}
 
 	return p.growDisk(ctx, m, spec, config)
@@ -177,7 +177,7 @@ func buildCPUOptions(config vmConfig, shape hypervisor.Shape) map[string]string 
 func (p *Provider) growDisk(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig,
 ) (hypervisor.State, error) {
 	bootDisk, ok := findBootDisk(config)
-	if m.diskGrown || !ok || spec.Shape.Disk <= bootDisk.Bytes {
+	if m.isDiskGrown || !ok || spec.Shape.Disk <= bootDisk.Bytes {
 		m.phase = m.configuredPhase()
 
 		return "", nil
@@ -212,7 +212,7 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 	}
 
 	if isTaskSuccess(exit) {
-		m.task, m.diskGrown = nil, true
+		m.task, m.isDiskGrown = nil, true
 		m.phase = m.configuredPhase()
 
 		return nil
@@ -227,7 +227,7 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 	m.task, m.phase = nil, phaseCloned
 
 	if bootDisk, ok := findBootDisk(config); ok && bootDisk.Bytes >= spec.Shape.Disk {
-		m.diskGrown = true
+		m.isDiskGrown = true
 
 		return nil
 	}

@@ -72,7 +72,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 		pl.id, pl.node, pl.memory = m.id, m.node, spec.Shape.Memory
 		pl.devices = newDeviceCounts(spec.Shape.Devices)
 		pl.needsClone = m.phase < phaseCloned
-		pl.standby = spec.Standby || m.phase == phasePrepared
+		pl.isOnStandby = spec.Standby || m.phase == phasePrepared
 	})
 
 	for range maxSteps {
@@ -339,8 +339,8 @@ func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hyperv
 // free again. If the task has failed or was adopted, the next step inspects the machine.
 func (p *Provider) finishClone(m *machine) error {
 	exit, _ := m.task.result()
-	wasAdopted := m.adopted
-	m.task, m.queueKey, m.adopted = nil, "", false
+	wasAdopted := m.isTaskAdopted
+	m.task, m.queueKey, m.isTaskAdopted = nil, "", false
 
 	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 

@@ -34,10 +34,10 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if !m.deleting {
+	if !m.isDeleting {
 		// A verification from the creation of the machine does not count for the deletion.
-		m.deleting, m.verifiedAt = true, time.Time{}
-		p.updatePlacement(m, func(pl *placement) { pl.deleting = true })
+		m.isDeleting, m.verifiedAt = true, time.Time{}
+		p.updatePlacement(m, func(pl *placement) { pl.isDeleting = true })
 	}
 
 	for range maxSteps {
@@ -110,8 +110,8 @@ func (p *Provider) leaveTaskPhase(m *machine) {
 		exit, _ = m.task.result()
 	}
 
-	previous, wasAdopted := m.phase, m.adopted
-	m.task, m.queueKey, m.adopted = nil, "", false
+	previous, wasAdopted := m.phase, m.isTaskAdopted
+	m.task, m.queueKey, m.isTaskAdopted = nil, "", false
 
 	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 

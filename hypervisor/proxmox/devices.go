@@ -247,7 +247,7 @@ func (p *Provider) sumDevices(vms vmsByID, owned map[int]knownVM) map[string]dev
 	defer p.mu.Unlock()
 
 	for _, m := range p.machines {
-		if pl := m.placement; pl.node != "" && !pl.isAccounted && !pl.standby && vms[pl.id].Status != statusRunning {
+		if pl := m.placement; pl.node != "" && !pl.isAccounted && !pl.isOnStandby && vms[pl.id].Status != statusRunning {
 			add(pl.node, pl.devices)
 		}
 	}
@@ -256,7 +256,7 @@ func (p *Provider) sumDevices(vms vmsByID, owned map[int]knownVM) map[string]dev
 }
 
 // checkFreeDevices returns the reason why a prepared machine cannot start yet, such as "has 0 of 1 devices gpu free", or "" if
-// its node has the devices. Call it while placement.standby is true, so that the machine's own devices do not count as used.
+// its node has the devices. Call it while placement.isOnStandby is true, so that the machine's own devices do not count as used.
 func (p *Provider) checkFreeDevices(ctx context.Context, vms vmsByID, m *machine, shape hypervisor.Shape) (string, error) {
 	if len(shape.Devices) == 0 {
 		return "", nil

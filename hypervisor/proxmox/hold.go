@@ -35,8 +35,8 @@ func (p *Provider) reserveResources(ctx context.Context, m *machine, shape hyper
 	p.placementMu.Lock()
 	defer p.placementMu.Unlock()
 
-	// The standby flag excludes the machine's own reservation from the calculation.
-	p.updatePlacement(m, func(pl *placement) { pl.standby = true })
+	// isOnStandby excludes the machine's own reservation from the calculation.
+	p.updatePlacement(m, func(pl *placement) { pl.isOnStandby = true })
 
 	vms, _, err := p.vmCache.get(ctx, p.watcher.busyListAge)
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *Provider) reserveResources(ctx context.Context, m *machine, shape hyper
 		return p.newNotReadyError(m, problem)
 	}
 
-	p.updatePlacement(m, func(pl *placement) { pl.standby = false })
+	p.updatePlacement(m, func(pl *placement) { pl.isOnStandby = false })
 
 	return nil
 }

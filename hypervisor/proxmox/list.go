@@ -117,7 +117,7 @@ func (p *Provider) dropDeletedMachines() {
 	var deleting []*machine
 
 	for _, m := range p.machines {
-		if m.placement.deleting {
+		if m.placement.isDeleting {
 			deleting = append(deleting, m)
 		}
 	}
@@ -162,9 +162,9 @@ func (p *Provider) listLiveOwners() (live, standby map[string]bool) {
 	live, standby = map[string]bool{}, map[string]bool{}
 
 	for uid, m := range p.machines {
-		if !m.placement.deleting {
+		if !m.placement.isDeleting {
 			live[sanitizeName(uid)] = true
-			standby[uid] = m.placement.standby
+			standby[uid] = m.placement.isOnStandby
 		}
 	}
 

@@ -82,10 +82,10 @@ type machine struct {
 	// running. It is guarded by Provider.mu instead of mu.
 	placement placement
 
-	// task is the task that the phase waits for. adopted is true if this process found the task and did not
+	// task is the task that the phase waits for. isTaskAdopted is true if this process found the task and did not
 	// start it. In that case the result of the task is inspected.
-	task    *task
-	adopted bool
+	task          *task
+	isTaskAdopted bool
 	// queueKey is the clone queue in which the machine waits or has a slot.
 	queueKey  string
 	createdAt time.Time
@@ -110,11 +110,11 @@ type machine struct {
 	isoImage []byte
 
 	nextAgentQuery time.Time
-	diskGrown      bool
-	// standby is true if the options were written without a cloud-init ISO.
-	standby bool
-	// deleting is true after Delete was called.
-	deleting bool
+	isDiskGrown    bool
+	// lacksISO is true if the options were written without a cloud-init ISO.
+	lacksISO bool
+	// isDeleting is true after Delete was called.
+	isDeleting bool
 }
 
 // origin is the template of a clone and the clone queue of its target storage.
@@ -132,12 +132,12 @@ type placement struct {
 	devices deviceCounts
 	// needsClone is true until the clone has ended.
 	needsClone bool
-	// standby is true if the machine is not to be started yet and occupies no memory.
-	standby bool
+	// isOnStandby is true if the machine is not to be started yet and occupies no memory.
+	isOnStandby bool
 	// isAccounted is true if the list accounts for the machine, or if the machine is deleted.
 	isAccounted bool
-	// deleting is true after Delete was called.
-	deleting bool
+	// isDeleting is true after Delete was called.
+	isDeleting bool
 }
 
 // ensureMachine returns the entry of a claim's machine. It adds an entry if there is none.
@@ -330,7 +330,7 @@ func (p *Provider) evaluateConfig(ctx context.Context, m *machine, config vmConf
 
 		if !p.isConfigured(m, config) {
 			m.phase = phaseCloned
-			if m.standby = p.isPrepared(config); m.standby {
+			if m.lacksISO = p.isPrepared(config); m.lacksISO {
 				m.phase = phasePrepared
 			}
 
@@ -414,7 +414,7 @@ func (p *Provider) hasISO(m *machine, config vmConfig) bool {
 // configuredPhase returns the phase of a machine whose options are written and whose disk has the right
 // size.
 func (m *machine) configuredPhase() phase {
-	if m.standby {
+	if m.lacksISO {
 		return phasePrepared
 	}
 

@@ -135,9 +135,9 @@ func (p *Provider) adoptVMTask(ctx context.Context, m *machine) (found bool, err
 		return false, p.rejectID(m, "from a clone task of another user")
 	}
 
-	m.phase, m.message, m.adopted = phaseCloning, "is being cloned", true
+	m.phase, m.message, m.isTaskAdopted = phaseCloning, "is being cloned", true
 	if t.isDestroy {
-		m.phase, m.message, m.adopted = phaseDestroying, "is being destroyed", false
+		m.phase, m.message, m.isTaskAdopted = phaseDestroying, "is being destroyed", false
 	}
 
 	m.task = p.watcher.watchTask(t.upid, m.owner, nil)
@@ -283,7 +283,7 @@ func (p *Provider) inspectLocked(ctx context.Context, m *machine, lock string) e
 	for _, t := range tasks {
 		// A backup of several machines has no ID.
 		if t.ID == strconv.Itoa(m.id) || lock == "backup" && t.Type == "vzdump" && t.ID == "" {
-			m.phase, m.adopted = phaseCloning, true
+			m.phase, m.isTaskAdopted = phaseCloning, true
 			m.task = p.watcher.watchTask(t.UPID, m.owner, nil)
 
 			return nil

@@ -48,7 +48,7 @@ type task struct {
 
 	missingSince time.Time
 	exitStatus   string
-	done         bool
+	isDone       bool
 }
 
 // taskWaiter is an owner that waits for a task.
@@ -62,7 +62,7 @@ func (t *task) result() (exit string, hasEnded bool) {
 	t.watcher.mu.Lock()
 	defer t.watcher.mu.Unlock()
 
-	return t.exitStatus, t.done
+	return t.exitStatus, t.isDone
 }
 
 // isPending reports whether the task is still running. A nil task is not pending.
@@ -80,12 +80,12 @@ func (t *task) isPending() bool {
 type watchedMachine struct {
 	owner hypervisor.Owner
 	id    int
-	// startedAt is the start of the machine. seenRunning is true after the list has shown the machine as
+	// startedAt is the start of the machine. wasSeenRunning is true after the list has shown the machine as
 	// running.
-	startedAt   time.Time
-	seenRunning bool
-	wokenAt     time.Time
-	agentDueAt  time.Time
+	startedAt      time.Time
+	wasSeenRunning bool
+	wokenAt        time.Time
+	agentDueAt     time.Time
 }
 
 // watcher is the single poller of a connection. Its goroutine runs only while the watcher waits for a task,
@@ -128,7 +128,7 @@ func (w *watcher) watchTask(upid string, owner hypervisor.Owner, onDone func()) 
 			onDone()
 		}
 
-		return &task{watcher: w, upid: upid, done: true, exitStatus: exitUnknown}
+		return &task{watcher: w, upid: upid, isDone: true, exitStatus: exitUnknown}
 	}
 
 	defer w.ensureRunning()
@@ -192,7 +192,7 @@ func (w *watcher) hasSeenRunning(uid string) bool {
 
 	m, ok := w.machines[uid]
 
-	return ok && m.seenRunning
+	return ok && m.wasSeenRunning
 }
 
 // ensureRunning starts the poller if it is not running.
@@ -442,7 +442,7 @@ func (w *watcher) finishTask(t *task, exit string) {
 	delete(w.tasks, t.upid)
 
 	waiters := t.waiters
-	t.waiters, t.done, t.exitStatus = nil, true, exit
+	t.waiters, t.isDone, t.exitStatus = nil, true, exit
 
 	if isTaskSuccess(exit) {
 		// The age is reduced slightly, so that the average follows tasks that become shorter.
@@ -513,7 +513,7 @@ func (m *watchedMachine) isDue(vms vmsByID, now time.Time) bool {
 	case !ok:
 		return true
 	case r.Status == statusRunning:
-		m.seenRunning = true
+		m.wasSeenRunning = true
 
 		if !m.agentDueAt.IsZero() && now.After(m.agentDueAt) {
 			m.agentDueAt = now.Add(agentInterval(m.startedAt, now))
@@ -523,7 +523,7 @@ func (m *watchedMachine) isDue(vms vmsByID, now time.Time) bool {
 
 		return false
 	case r.Status == statusStopped:
-		return m.seenRunning || now.Sub(m.startedAt) >= statusLag
+		return m.wasSeenRunning || now.Sub(m.startedAt) >= statusLag
 	default:
 		return false
 	}
