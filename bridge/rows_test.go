@@ -173,7 +173,13 @@ func secretRows() []row {
 
 	missing := func(name, key, good string) row {
 		return row{
-			name: "no " + name, breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Secret{}, w.namespace, name) },
+			name: "no " + name, breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				// A Secret with this name in the namespace of the DPUCluster is not the bridge's.
+				elsewhere := w.newSecret(name, key, good)
+				elsewhere.Namespace = w.dpuNamespace
+				w.create(elsewhere)
+				w.delete(&corev1.Secret{}, w.namespace, name)
+			},
 			condition: condition, want: "False NotFound", message: "/" + name + ": it does not exist: create it with the key \"" + key + "\"",
 			phase: v1alpha1.PhasePending, fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.create(w.newSecret(name, key, good)) },
 		}

@@ -66,6 +66,31 @@ func TestInvalidChangeKeepsAddresses(t *testing.T) {
 	}
 }
 
+// After a person corrects the addresses of a pool and scales it down and up, its machines have addresses of the new range.
+func TestMachinesGetCorrectedAddresses(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	pool := w.newNodePool("wrong", 1, "10.0.0.10/32")
+	w.createPool(pool)
+	w.waitUntil("the machine has an address", func() bool { return w.countAllocated() == 1 })
+
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.20/32"}
+		p.Spec.Replicas = 0
+	})
+	w.waitUntil("no machine is left", func() bool { return len(w.listMachines()) == 0 })
+
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 1 })
+	w.waitUntil("the new machine has an address", func() bool { return w.countAllocated() == 1 })
+
+	for _, addresses := range w.getRecordedAddresses() {
+		if diff := cmp.Diff([]string{"10.0.0.20/16"}, addresses); diff != "" {
+			t.Errorf("recorded addresses (-want +got):\n%s", diff)
+		}
+	}
+}
+
 // A pool that an autoscaler can scale beyond its addresses gets a warning and works.
 func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	t.Parallel()

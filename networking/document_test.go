@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -87,6 +88,59 @@ func TestPoolTurnsToDHCP(t *testing.T) {
 
 	if static != 1 || dhcp != 1 {
 		t.Errorf("%d machines have static addresses, and %d use DHCP", static, dhcp)
+	}
+}
+
+// The addresses of a machine are recorded under the name of its interface, whatever it is.
+func TestAddressesAreRecordedByInterface(t *testing.T) {
+	w := newMachineFixture(t)
+
+	pool, err := alloc.NewPool(w.namespace+"/both", alloc.Spec{
+		Addresses: []string{"10.0.1.10/32", "fd00::10/128"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
+	})
+	w.must(err)
+	w.must(w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil))
+
+	created := newMachine(w.namespace, "both", "a")
+	created.Spec.BootstrapNetworkConfig.Interface = "ens123"
+	w.must(env.Client.Create(t.Context(), created))
+	w.reconcileMachine("a")
+
+	want := map[string][]string{"ens123": {"10.0.1.10/24", "fd00::10/64"}}
+	if diff := cmp.Diff(want, w.getMachine("a").Status.AllocatedBootstrapAddresses); diff != "" {
+		t.Errorf("recorded addresses (-want +got):\n%s", diff)
+	}
+}
+
+// The excluded addresses of a KubevirtNodePool are not allocated.
+func TestExcludedAddressesOfANodePool(t *testing.T) {
+	t.Parallel()
+
+	nodePool := (&fixture{t: t, namespace: "ci"}).newNodePool("excluding", 4, "10.0.0.10-10.0.0.15")
+	nodePool.Spec.BootstrapNetworkConfig.ExcludedAddresses = []v1alpha1.AddressRange{"10.0.0.10/32", "10.0.0.12-10.0.0.13"}
+
+	pool, err := kubevirt.NewAddressPool(nodePool)
+	must.Do(t, err)
+
+	registry := pools.New()
+	must.Do(t, registry.Rebuild(t.Context()))
+	must.Do(t, registry.SetPool(pools.Pool{Network: "ci/a", Addresses: pool}, nil))
+
+	var got []string
+
+	for _, owner := range []string{"a", "b", "c", "d"} {
+		addresses, err := registry.Acquire(pools.Request{Network: "ci/a", Pool: "ci/excluding", Owner: owner, Wake: func() {}})
+		if (err != nil) != (owner == "d") {
+			t.Errorf("address of %s: %v", owner, err)
+		}
+
+		for _, address := range addresses {
+			got = append(got, address.String())
+		}
+	}
+
+	if diff := cmp.Diff([]string{"10.0.0.11/16", "10.0.0.14/16", "10.0.0.15/16"}, got); diff != "" {
+		t.Errorf("allocated addresses (-want +got):\n%s", diff)
 	}
 }
 

@@ -321,3 +321,35 @@ func TestConcurrentOwners(t *testing.T) {
 		t.Errorf("%d addresses, not 50 different ones", len(all))
 	}
 }
+
+// Each of the owners that ask for an address of a full pool at the same time gets a place in the queue. There are many, so
+// that requests really overlap.
+func TestEachConcurrentOwnerIsInTheQueue(t *testing.T) {
+	t.Parallel()
+
+	const callers, owners = 8, 500
+
+	b := pools.New()
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10/32"))
+
+	var wg sync.WaitGroup
+
+	for caller := range callers {
+		wg.Go(func() {
+			for i := range owners {
+				request := pools.Request{Network: blue, Pool: "p", Owner: fmt.Sprintf("m%d-%d", caller, i), Wake: func() {}}
+
+				var exhausted *alloc.ExhaustedError
+				if _, err := b.Acquire(request); err != nil && !errors.As(err, &exhausted) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	wg.Wait()
+
+	if status, _ := b.Status("p"); status.Waiting != callers*owners-1 {
+		t.Errorf("%d of %d owners wait", status.Waiting, callers*owners-1)
+	}
+}

@@ -268,10 +268,14 @@ func TestBridgeNamesAndColumns(t *testing.T) {
 
 	var columns []string
 	for _, column := range crd.Spec.Versions[0].AdditionalPrinterColumns {
-		columns = append(columns, column.Name)
+		columns = append(columns, column.Name+" "+column.JSONPath)
 	}
 
-	if diff := cmp.Diff([]string{"Phase", "DPUCluster", "Ready", "Age"}, columns); diff != "" {
+	want = []string{
+		"Phase .status.phase", "DPUCluster .spec.dpuClusterRef.name", `Ready .status.conditions[?(@.type=="Ready")].status`,
+		"Age .metadata.creationTimestamp",
+	}
+	if diff := cmp.Diff(want, columns); diff != "" {
 		t.Errorf("columns (-want +got):\n%s", diff)
 	}
 }

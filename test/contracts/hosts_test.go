@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 const (
@@ -150,6 +152,31 @@ func requireStatusKept(t *testing.T, base string, want anyMap) {
 	if diff := cmp.Diff(want, object.Object["status"]); diff != "" {
 		t.Error(diff)
 	}
+
+	if diff := cmp.Diff(want, convertTyped(t, object)["status"]); diff != "" {
+		t.Errorf("the Go type changes the status: %s", diff)
+	}
+}
+
+// convertTyped returns the object as its Go type marshals it.
+func convertTyped(t *testing.T, object *unstructured.Unstructured) anyMap {
+	t.Helper()
+
+	typed, err := env.Scheme.New(object.GroupVersionKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
+		t.Fatalf("read as %T: %v", typed, err)
+	}
+
+	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
 }
 
 func TestHostStatusIsKept(t *testing.T) {
