@@ -243,12 +243,16 @@ func TestDeletionIsAPhase(t *testing.T) {
 		{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}},
 		{{Type: step.Stalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDeleted}},
 	} {
-		bridge := &v1alpha1.DPFHCPBridge{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}
-		bridge.Status.Conditions = conditions
-		dpfhcpbridge.Summarize(bridge)
+		for _, before := range []v1alpha1.DPFHCPBridgePhase{
+			"", v1alpha1.PhasePending, v1alpha1.PhaseProvisioning, v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhaseDeleting,
+		} {
+			bridge := &v1alpha1.DPFHCPBridge{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}
+			bridge.Status.Conditions, bridge.Status.Phase = slices.Clone(conditions), before
+			dpfhcpbridge.Summarize(bridge)
 
-		if got := bridge.Status.Phase; got != v1alpha1.PhaseDeleting {
-			t.Errorf("phase %s", got)
+			if got := bridge.Status.Phase; got != v1alpha1.PhaseDeleting {
+				t.Errorf("phase %s after %q", got, before)
+			}
 		}
 	}
 }

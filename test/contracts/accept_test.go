@@ -55,6 +55,7 @@ func TestDefaults(t *testing.T) {
 			anyMap{"templateId": int64(9000), "clone": true, "linkedClone": true, "cloudInitSource": "nocloud"},
 		},
 		{baseTemplate, nil, "spec.bootstrap", anyMap{"method": "runner-token", "delivery": "image"}},
+		{baseBridge, nil, "spec.provisioningTimeout", "1h"},
 		{baseTemplate, nil, "spec.attestation", nil},
 		{baseTemplate, change{"spec.attestation": anyMap{}}, "spec.attestation.method", "join-token"},
 		{baseTemplate, change{"spec.network": anyMap{}}, "spec.network.mode", "dhcp"},

@@ -83,6 +83,7 @@ func listBridgeRejections() []rejection {
 		row("address and a comma", address, "10.0.0.1,", vip),
 		row("address with length", address, "10.0.0.1/32", vip),
 		row("domain in capitals", "spec.baseDomain", "Clusters.example.com", domain),
+		row("domain that ends in capitals", "spec.baseDomain", "clusters.example.COM", domain),
 		row("domain of one word", "spec.baseDomain", "localhost", domain),
 		row("domain with a dot at its end", "spec.baseDomain", "example.com.", domain),
 		row("domain with two dots", "spec.baseDomain", "a..example.com", domain),
@@ -152,7 +153,15 @@ func listBridgeNetworkRejections() []rejection {
 			"clusterNetwork and machineNetwork must not overlap",
 		},
 		{
-			"services in machines", changeNetworks("fd01::/48", "fd02::/112", "fd02::/64"), networking,
+			"pods in machines", changeNetworks("10.4.7.0/24", "10.5.0.0/16", "10.4.0.0/16"), networking,
+			"clusterNetwork and machineNetwork must not overlap",
+		},
+		{
+			"machines in services", changeNetworks("fd01::/48", "fd02::/64", "fd02::5:0/112"), networking,
+			"serviceNetwork and machineNetwork must not overlap",
+		},
+		{
+			"services in machines", changeNetworks("fd01::/48", "fd02::5:0/112", "fd02::/64"), networking,
 			"serviceNetwork and machineNetwork must not overlap",
 		},
 		{"pods and services of two families", changeNetworks("fd01::/48", "10.5.0.0/16"), networking, "must be of the same address families"},
