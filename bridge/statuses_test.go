@@ -321,6 +321,10 @@ func readyRows() []row {
 			message: "it says KubeAPIServer", ready: control, phase: provisioning, fix: fix,
 		},
 		{
+			name: "degraded from the start", afterCreate: play(setCondition("Degraded", "True UnavailableReplicas")), condition: ready,
+			want: "False WaitingForControlPlane", message: "parts of the control plane are not ready yet", ready: control, phase: provisioning, fix: fix,
+		},
+		{
 			name: "being rolled out", afterCreate: play(func(p *controlPlane) { p.history = list{"Partial"} }), condition: ready, want: "False WaitingForControlPlane",
 			message: "is being rolled out", ready: control, phase: provisioning, fix: fix,
 		},

@@ -45,7 +45,7 @@ func TestProvisioningTimesOut(t *testing.T) { //nolint:paralleltest // it simula
 	w.waitForCondition(b, v1alpha1.ConditionReady, "False WaitingForInfrastructure", "not ready after 1h0m0s: HyperShift has not created Service")
 	w.waitForPhase(b, v1alpha1.PhaseFailed)
 
-	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour })
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "again" })
 	w.waitForPhase(b, v1alpha1.PhaseProvisioning)
 
 	w.simulateReadyHyperShift(b)
