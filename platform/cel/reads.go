@@ -4,7 +4,6 @@
 package cel
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/google/cel-go/common/ast"
@@ -12,25 +11,28 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// ListReads returns the paths below a variable that the expression reads. A path stands for everything below it, and an
-// empty path for the whole variable. An expression that only asks which fields the variable has, such as
-// variable.?field.hasValue(), reads no path.
-//
-// hasPlainKeys reports whether the keys of the value at a path have no dots. The path of dig is only followed as far as
-// it returns true, because a key with dots could be meant after that.
-func (p *Program) ListReads(variable string, hasPlainKeys func(path []string) bool) [][]string {
-	r := reader{variable: variable, hasPlainKeys: hasPlainKeys}
-	r.visit(p.ast.NativeRep().Expr())
+// ListReads returns the paths that the expression reads below a variable, which has Kubernetes objects by their name. A
+// path stands for everything below it, and an empty path for the whole variable. An expression that only asks which objects
+// there are, such as variable.?name.hasValue(), reads no path.
+func (p *Program) ListReads(variable string) [][]string {
+	var paths [][]string
 
-	return r.paths
+	isVariable := func(e ast.NavigableExpr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == variable }
+
+	for _, e := range ast.MatchDescendants(ast.NavigateAST(p.ast.NativeRep()), isVariable) {
+		if path, isRead := follow(e); isRead {
+			paths = append(paths, path)
+		}
+	}
+
+	return paths
 }
 
-// FollowDig returns the path that dig, or Dig, reads for a text below a path, as ListReads does.
-func FollowDig(path []string, text string, hasPlainKeys func(path []string) bool) []string {
-	path = slices.Clone(path)
-
+// FollowDig returns the path below the variable of ListReads that dig, or Dig, reads for a text. The names of objects, and
+// the keys of an object and of its metadata, have no dots. What comes after them could be one key with dots.
+func FollowDig(path []string, text string) []string {
 	for part := range strings.SplitSeq(text, ".") {
-		if !hasPlainKeys(path) {
+		if part == "" || len(path) > 2 || len(path) == 2 && path[1] != "metadata" {
 			break
 		}
 
@@ -40,112 +42,72 @@ func FollowDig(path []string, text string, hasPlainKeys func(path []string) bool
 	return path
 }
 
-type reader struct {
-	variable     string
-	hasPlainKeys func(path []string) bool
-	paths        [][]string
-}
+// follow returns the path below a variable, from its use to the expression that uses the value at the path. It returns false
+// if this expression only asks which fields the variable has.
+func follow(e ast.NavigableExpr) (path []string, isRead bool) {
+	for {
+		parent, ok := e.Parent()
 
-// visit records the paths that an expression and all expressions in it read.
-func (r *reader) visit(e ast.Expr) {
-	if r.readsOnlyKeys(e) {
-		return
-	}
+		switch {
+		case ok && parent.Kind() == ast.SelectKind:
+			if parent.AsSelect().IsTestOnly() && len(path) == 0 {
+				return nil, false
+			}
 
-	if path, others, ok := r.follow(e); ok {
-		r.paths = append(r.paths, path)
-		r.visitAll(others)
-
-		return
-	}
-
-	r.visitAll(listParts(e))
-}
-
-func (r *reader) visitAll(all []ast.Expr) {
-	for _, e := range all {
-		r.visit(e)
-	}
-}
-
-// follow returns the path of a value below the variable, with the other expressions that its expression contains. It
-// returns false if the expression is not such a value.
-func (r *reader) follow(e ast.Expr) (path []string, others []ast.Expr, ok bool) {
-	switch e.Kind() {
-	case ast.IdentKind:
-		return nil, nil, e.AsIdent() == r.variable
-	case ast.SelectKind:
-		if path, others, ok = r.follow(e.AsSelect().Operand()); ok {
-			path = append(path, e.AsSelect().FieldName())
+			path = append(path, parent.AsSelect().FieldName())
+		case ok && parent.Kind() == ast.CallKind && asksForKeys(parent.AsCall(), e, len(path)):
+			return nil, false
+		case ok && parent.Kind() == ast.CallKind:
+			var isPart bool
+			if path, isPart = followCall(parent.AsCall(), e, path); !isPart {
+				return path, true
+			}
+		default:
+			return path, true
 		}
 
-		return path, others, ok
-	case ast.CallKind:
-		return r.followCall(e.AsCall())
-	default:
-		return nil, nil, false
+		e = parent
 	}
 }
 
-// followCall follows operators and functions that return a part of their operand, or the operand itself.
-func (r *reader) followCall(call ast.CallExpr) (path []string, others []ast.Expr, ok bool) {
+// asksForKeys reports whether a call only asks which fields the variable has. The depth is that of the path to an operand.
+func asksForKeys(call ast.CallExpr, operand ast.Expr, depth int) bool {
+	args := call.Args()
+
+	switch name := call.FunctionName(); {
+	case call.IsMemberFunction():
+		return call.Target().ID() == operand.ID() && (name == "hasValue" && depth == 1 || name == "size" && depth == 0)
+	case name == operators.In:
+		_, isText := textOf(args[0])
+
+		return isText && depth == 0
+	default:
+		return name == "size" && depth == 0
+	}
+}
+
+// followCall returns the path of what a call returns, if this is the operand or a part of it. Otherwise, it returns what the call
+// reads, and false.
+func followCall(call ast.CallExpr, operand ast.Expr, path []string) (result []string, isPart bool) {
 	name, args := call.FunctionName(), call.Args()
 
-	switch {
-	case call.IsMemberFunction() && (name == "orValue" || name == "value"):
-		path, others, ok = r.follow(call.Target())
+	if call.IsMemberFunction() {
+		return path, call.Target().ID() == operand.ID() && (name == "orValue" || name == "value")
+	}
 
-		return path, append(others, args...), ok
-	case call.IsMemberFunction(), len(args) < 2:
-		return nil, nil, false
+	if len(args) == 1 || args[0].ID() != operand.ID() {
+		return path, false
 	}
 
 	key, isText := textOf(args[1])
-	if !isText {
-		return nil, nil, false
-	}
 
-	path, others, ok = r.follow(args[0])
-
-	switch name {
-	case operators.OptSelect, operators.Index, operators.OptIndex:
-		return append(path, key), others, ok
-	case "dig":
-		return FollowDig(path, key, r.hasPlainKeys), append(others, args[2:]...), ok
+	switch {
+	case isText && name == "dig":
+		return FollowDig(path, key), false
+	case isText && (name == operators.OptSelect || name == operators.Index || name == operators.OptIndex):
+		return append(path, key), true
 	default:
-		return nil, nil, false
-	}
-}
-
-// readsOnlyKeys reports whether an expression only asks which fields the variable has.
-func (r *reader) readsOnlyKeys(e ast.Expr) bool {
-	isField := func(e ast.Expr, depth int) bool {
-		path, others, ok := r.follow(e)
-
-		return ok && len(path) == depth && len(others) == 0
-	}
-
-	if e.Kind() == ast.SelectKind {
-		return e.AsSelect().IsTestOnly() && isField(e.AsSelect().Operand(), 0)
-	}
-
-	if e.Kind() != ast.CallKind {
-		return false
-	}
-
-	call := e.AsCall()
-
-	switch name, args := call.FunctionName(), call.Args(); {
-	case call.IsMemberFunction():
-		return name == "hasValue" && isField(call.Target(), 1) || name == "size" && isField(call.Target(), 0)
-	case name == "size" && len(args) == 1:
-		return isField(args[0], 0)
-	case name == operators.In && len(args) == 2:
-		_, isText := textOf(args[0])
-
-		return isText && isField(args[1], 0)
-	default:
-		return false
+		return path, false
 	}
 }
 
@@ -157,41 +119,4 @@ func textOf(e ast.Expr) (string, bool) {
 	text, ok := e.AsLiteral().(types.String)
 
 	return string(text), ok
-}
-
-// listParts returns the expressions that an expression consists of.
-func listParts(e ast.Expr) []ast.Expr {
-	switch e.Kind() {
-	case ast.CallKind:
-		call := e.AsCall()
-		if call.IsMemberFunction() {
-			return append([]ast.Expr{call.Target()}, call.Args()...)
-		}
-
-		return call.Args()
-	case ast.ComprehensionKind:
-		loop := e.AsComprehension()
-
-		return []ast.Expr{loop.IterRange(), loop.AccuInit(), loop.LoopCondition(), loop.LoopStep(), loop.Result()}
-	case ast.ListKind:
-		return e.AsList().Elements()
-	case ast.MapKind:
-		var out []ast.Expr
-		for _, entry := range e.AsMap().Entries() {
-			out = append(out, entry.AsMapEntry().Key(), entry.AsMapEntry().Value())
-		}
-
-		return out
-	case ast.SelectKind:
-		return []ast.Expr{e.AsSelect().Operand()}
-	case ast.StructKind:
-		var out []ast.Expr
-		for _, field := range e.AsStruct().Fields() {
-			out = append(out, field.AsStructField().Value())
-		}
-
-		return out
-	default:
-		return nil
-	}
 }

@@ -53,6 +53,8 @@ func TestListReads(t *testing.T) {
 		`dig(resources.job.status, "hard.requests.cpu")`:                "job/status",
 		`dig(resources.?job.orValue({}), x)`:                            "job",
 		`dig(resources, "job.spec.hard.pods")`:                          "job/spec",
+		`dig(resources.job, "status.hard").pods`:                        "job/status",
+		`dig(resources, "job.status.hard")[x]`:                          "job/status",
 		`dig(x, "resources.job")`:                                       "",
 		// Only which fields there are.
 		`resources.?job.hasValue()`:                  "",
@@ -66,9 +68,7 @@ func TestListReads(t *testing.T) {
 
 		var got []string
 
-		for _, path := range program.ListReads("resources", func(path []string) bool {
-			return len(path) < 2 || len(path) == 2 && path[1] == "metadata"
-		}) {
+		for _, path := range program.ListReads("resources") {
 			got = append(got, strings.Join(path, "/"))
 			if len(path) == 0 {
 				got[len(got)-1] = "."

@@ -339,7 +339,7 @@ func newTransports(
 		}
 
 		localOptions := options
-		localOptions.Config, localOptions.Differ = config, loaded.ListReads(transport.Kubernetes).Differ
+		localOptions.Config, localOptions.Differ = config, loaded.ListReads().Differ
 
 		local, err := kubernetes.New(localOptions)
 		if err != nil {

@@ -292,7 +292,7 @@ func newAdapterFixtureOf(t testing.TB, text, namespace string, api http.Handler)
 
 	w.cluster, err = kubernetes.New(kubernetes.Options{
 		Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange, OnUnread: w.looks.EnqueueIfFailed,
-		Differ: loaded.ListReads(transport.Kubernetes).Differ, Calls: calls,
+		Differ: loaded.ListReads().Differ, Calls: calls,
 	})
 	must.Do(t, err)
 

@@ -314,6 +314,7 @@ func (l *loader) compileExpression(env *cel.Env, keyPath strictyaml.Path, text s
 		}
 	}
 
+	l.addReads(program.ListReads(varResources)...)
 	l.warnObservedGeneration(keyPath, text)
 
 	return program
@@ -369,9 +370,17 @@ func (l *loader) compileWithSlots(keyPath strictyaml.Path, text string, slots *s
 
 	l.usedVariables = append(l.usedVariables, out.Variables()...)
 
+	if out.readsAll {
+		l.addReads(nil)
+	}
+
 	for _, variable := range out.references {
 		if message, hint := l.checkVariable(variable); message != "" {
 			l.addProblem(keyPath, "%s", message).Hint = hint
+		}
+
+		if variable.variable == varResources {
+			l.addReads(variable.path)
 		}
 	}
 

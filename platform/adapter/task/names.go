@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
 // Variables that exist in all expressions or, from varResponse on, only in some of them.
@@ -177,6 +178,10 @@ func (l *loader) compilePath(keyPath strictyaml.Path, text string, mayBeInEvent 
 	}
 
 	l.checkPath(keyPath, out)
+
+	if out.Variable == varResources {
+		l.addReads(cel.FollowDig(nil, out.Rest))
+	}
 
 	return &out
 }

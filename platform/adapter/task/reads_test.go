@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
@@ -35,7 +34,7 @@ func differ(t *testing.T, loaded *task.Task, group, kind, field string) bool {
 
 	must.Do(t, unstructured.SetNestedField(after.Object, "changed", strings.Split(field, "/")...))
 
-	return loaded.ListReads(transport.Kubernetes).Differ(before, after)
+	return loaded.ListReads().Differ(before, after)
 }
 
 // TestReads has parts of a task file, and for each the fields of its objects that it reads. The other fields do not count.
@@ -86,7 +85,7 @@ post:
 		"all variables":             {"MANIFEST", `, data: {a: "{{ define ` + "`t`" + ` }}{{ .resources.quota.status.phase }}{{ end }}{{ template ` + "`t`" + ` . }}"}`, "ResourceQuota", fields},
 		"all variables, with $":     {"MANIFEST", `, data: {a: "{{ $all := $ }}{{ $all.resources.quota.status.phase }}"}`, "ResourceQuota", fields},
 		"a discovery":               {"OTHER", `"{{ .resources.quota.status.phase }}"`, "ResourceQuota", []string{"status/phase"}},
-		"the item of a retention":   {"RETENTION", `, expression: 'item.status.phase == "A"'`, "Pod", []string{"status/phase"}},
+		"the item of a retention":   {"RETENTION", `, expression: 'item.status.phase == "A"'`, "Pod", fields},
 		"the items of a retention":  {"RETENTION", `, expression: 'items[itemIndex].status.phase == "A"'`, "Pod", fields},
 		"resources in a retention":  {"RETENTION", `, expression: 'resources.quota.spec.hard.pods == "1"'`, "ResourceQuota", []string{"spec/hard"}},
 		"an expression of a report": {"BUILD", `{expression: 'conditionStatus(resources.quota.status.conditions, "Ready")'}`, "ResourceQuota", []string{"status/conditions"}},
@@ -141,6 +140,30 @@ resources:
 
 	if !differ(t, loaded, "", "Secret", "status/phase") || differ(t, loaded, "", "Secret", "status/hard") {
 		t.Error("want the field that the gate reads, and no other")
+	}
+}
+
+// The deletion of an object counts even if nothing reads the object, because its entry fails until the object is gone. So does
+// another object of the same name.
+func TestReadsOfDeletion(t *testing.T) {
+	t.Parallel()
+
+	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(`
+resources:
+- name: space
+  manifest: {apiVersion: v1, kind: Namespace, metadata: {name: x}}
+  discovery: {by_name: x}
+`)}}, "t.yaml", nil)
+	must.Do(t, err)
+
+	for field, want := range map[string]bool{"deletionTimestamp": true, "uid": true, "generateName": false} {
+		before := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+		after := before.DeepCopy()
+		must.Do(t, unstructured.SetNestedField(after.Object, "2026-01-02T03:04:05Z", "metadata", field))
+
+		if got := loaded.ListReads().Differ(before, after); got != want {
+			t.Errorf("%s: differ is %v, want %v", field, got, want)
+		}
 	}
 }
 

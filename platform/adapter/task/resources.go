@@ -312,6 +312,7 @@ func (l *loader) compileRetention(keyPath strictyaml.Path, in *adapter.Resource,
 
 	if l.doc.HasValue(childPath.Append("expression")) {
 		retention.Expression = l.compileExpression(l.retentionEnv, childPath.Append("expression"), in.Retention.Expression, asCondition)
+		l.addReads([]string{in.Name}) // as item and items
 	}
 
 	out.Retention = retention

@@ -27,6 +27,8 @@ type Task struct {
 	Digest string
 	// Warnings are problems that do not prevent the file from loading, such as deprecated fields.
 	Warnings strictyaml.Problems
+	// reads are the paths below the variable resources that expressions, templates and fields read.
+	reads [][]string
 }
 
 // Param is one named value. Exactly one of Path, APICall, Expression and File is set.
