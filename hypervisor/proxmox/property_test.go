@@ -211,27 +211,40 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 	clk := conformance.FastClock(t, conformance.Speed)
 	n := 0
 
-	property.Check(t, "disks, cloud-init ISOs and network are where the cluster and the template say", property.Options{Brief: briefLives}, prop.ForAll(
-		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
-			n++
+	live := func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
+		n++
 
-			var cluster hypervisor.Config
+		var cluster hypervisor.Config
 
-			p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
-				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage, o.Clock = defaultStorage, defaultBridge, "local", clk
-				cluster = *c
-			})
-			sp := newSpec(n)
-			sp.Shape.Linked, sp.Shape.Storage, sp.Shape.Bridge, sp.Shape.VLAN = linked, storage, bridge, vlan
+		p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
+			c.DefaultStorage, c.DefaultNetwork, c.ISOStorage, o.Clock = defaultStorage, defaultBridge, "local", clk
+			cluster = *c
+		})
+		sp := newSpec(n)
+		sp.Shape.Linked, sp.Shape.Storage, sp.Shape.Bridge, sp.Shape.VLAN = linked, storage, bridge, vlan
 
-			return runLife(t, s, p, sp, func(vm pve.VMState) string {
-				if !strings.HasPrefix(vm.Config["ide2"], "local:iso/") {
-					return "cloud-init ISO is " + vm.Config["ide2"]
-				}
+		return runLife(t, s, p, sp, func(vm pve.VMState) string {
+			if !strings.HasPrefix(vm.Config["ide2"], "local:iso/") {
+				return "cloud-init ISO is " + vm.Config["ide2"]
+			}
 
-				return checkPlacement(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
-			})
-		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
+			return checkPlacement(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
+		})
+	}
+
+	// A few random lives do not always include these.
+	for name, problem := range map[string]string{
+		"cluster":  live("local-lvm", "", "vmbr1", "", 0, false),
+		"template": live(pve.DefaultSharedID, "local-lvm", "vmbr1", "vmbr2", 7, false),
+		"linked":   live("local-lvm", "local-lvm", "", "", 0, true),
+	} {
+		if problem != "" {
+			t.Errorf("storage and network of the %s: %s", name, problem)
+		}
+	}
+
+	property.Check(t, "disks, cloud-init ISOs and network are where the cluster and the template say", property.Options{Brief: briefLives},
+		prop.ForAll(live, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
 }
 
 // checkPlacement returns what is wrong with a machine's disk and network, or "". The template is on the
