@@ -4,7 +4,9 @@
 package connect
 
 import (
+	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // The connection to a Proxmox VE has each setting of its cluster, and the credentials of the Secrets that the cluster
@@ -73,6 +76,20 @@ func TestConfigOfACluster(t *testing.T) {
 		diff := cmp.Diff(want, got, cmpopts.IgnoreFields(hypervisor.Config{}, "TLS"), cmpopts.EquateEmpty())
 		if err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// A provider gets the timeout of its template, and 30 seconds if the template has no httpClient.
+func TestTimeoutOfAProvider(t *testing.T) {
+	t.Parallel()
+
+	workloads := &Workloads{Network: http.DefaultTransport}
+
+	for timeout, want := range map[time.Duration]time.Duration{7 * time.Second: 7 * time.Second, 0: 30 * time.Second} {
+		config, err := workloads.newConfig(t.Context(), &v1alpha1.HypervisorMachineTemplate{}, workload.RunnerSpec{Timeout: timeout})
+		if err != nil || config.Runner.Timeout != want {
+			t.Errorf("timeout %s of a template became %s, %v, want %s", timeout, config.Runner.Timeout, err, want)
 		}
 	}
 }
