@@ -44,6 +44,10 @@ func TestDHCPOptionsForNetworkd(t *testing.T) {
 			dhcp: v1alpha1.DHCP{ClientIdentifier: "ci", LeaseTime: lease}, reconfigured: "ens18", device: "ens1*",
 			want: "[DHCPv4]\nClientIdentifier=duid\nIAID=1\nDUIDType=vendor\nDUIDRawData=00:00:7e:d9:63:69\nSendOption=51:uint32:5400\n",
 		},
+		"a lease, and the MAC address": {
+			dhcp: v1alpha1.DHCP{ClientIdentifier: "mac", LeaseTime: lease}, reconfigured: "eth0",
+			want: "[DHCPv4]\nSendOption=51:uint32:5400\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
