@@ -462,6 +462,20 @@ func TestRegistrationIsDisabled(t *testing.T) {
 	s.waitUntilEmpty()
 }
 
+// Without zones, the domain is the zone.
+func TestZoneIsTheDomain(t *testing.T) {
+	t.Parallel()
+
+	s := newFixture(t)
+	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+	s.cluster.Spec.DNS.DNSProvider.Zones = nil
+	s.must(env.Client.Update(t.Context(), s.cluster))
+
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {}})
+}
+
 // A refused zone does not block the other zones, and the condition names it.
 func TestRefusedZone(t *testing.T) {
 	t.Parallel()
