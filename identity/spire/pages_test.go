@@ -151,7 +151,7 @@ func TestLifetimeOfJoinTokens(t *testing.T) {
 		bundlev1.RegisterBundleServer(server, tokens)
 	})
 
-	for _, ttl := range []time.Duration{0, 90 * time.Second} {
+	for _, ttl := range []time.Duration{0, 90 * time.Second, 2 * time.Hour} {
 		machine := newMachine("claim-1")
 		machine.Method, machine.TTL = identity.JoinToken, ttl
 
@@ -160,7 +160,7 @@ func TestLifetimeOfJoinTokens(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff([]int32{3600, 90}, tokens.lifetimes); diff != "" {
+	if diff := cmp.Diff([]int32{3600, 90, 7200}, tokens.lifetimes); diff != "" {
 		t.Errorf("lifetimes in seconds (-want +got):\n%s", diff)
 	}
 }
