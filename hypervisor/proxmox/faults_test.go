@@ -215,21 +215,39 @@ func TestTerminalErrors(t *testing.T) {
 	t.Run("a machine that lost its record", func(t *testing.T) {
 		t.Parallel()
 
-		s := pvetest.New(t, fastModel())
-		p := connect(t, s)
-		made, sp := create(t, p, newSpec(1))
-
-		if err := newRootClient(t, s).Put(t.Context(), "/nodes/"+made.Node+"/qemu/100000/config",
-			map[string]any{"description": "mine now"}, nil); err != nil {
-			t.Fatal(err)
-		}
-
-		requireError(t, p.Delete(t.Context(), newRef(sp)), hypervisor.NotOwned, "100000")
-
-		if vm, ok := s.Snapshot().VM(made.ID); !ok || vm.Status != "running" {
-			t.Errorf("it was touched: %+v", vm)
+		for _, status := range []string{"running", "stopped"} {
+			checkMachineWithoutRecord(t, status)
 		}
 	})
+}
+
+// checkMachineWithoutRecord checks that a machine is not deleted after another client has replaced its ownership record.
+func checkMachineWithoutRecord(t *testing.T, status string) {
+	t.Helper()
+
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s)
+	made, sp := create(t, p, newSpec(1))
+
+	if status == "stopped" {
+		s.PowerOff(made.ID)
+		timing.WaitUntil(t, "the machine is stopped", func() bool {
+			machine, err := p.Get(t.Context(), newRef(sp))
+
+			return err == nil && machine.State == hypervisor.StateStopped
+		})
+	}
+
+	if err := newRootClient(t, s).Put(t.Context(), "/nodes/"+made.Node+"/qemu/100000/config",
+		map[string]any{"description": "mine now"}, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	requireError(t, p.Delete(t.Context(), newRef(sp)), hypervisor.NotOwned, "100000")
+
+	if vm, ok := s.Snapshot().VM(made.ID); !ok || vm.Status != status {
+		t.Errorf("it was touched: %+v", vm)
+	}
 }
 
 // A task fails, and the machine cannot be read right afterwards. The failure is returned nevertheless: each call counts as
