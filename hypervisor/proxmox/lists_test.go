@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
@@ -29,6 +31,64 @@ func TestListYoungMachine(t *testing.T) {
 		}
 
 		return slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.ID == m.ID })
+	})
+}
+
+// A new process lists a machine with everything that is known about it.
+func TestListedMachine(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	m, sp := create(t, connect(t, s, useRealTime), newSpec(1))
+
+	vm, _ := s.Snapshot().VM(m.ID)
+	notes, _ := getDescription(vm)
+
+	record, err := proxmox.ParseRecord(notes)
+	if err != nil || record.CreatedAt.IsZero() {
+		t.Fatalf("record %+v, %v", record, err)
+	}
+
+	want := []hypervisor.Machine{{
+		ID: m.ID, Name: sp.Hostname, Node: vm.Node, Owner: sp.Owner, State: hypervisor.StateRunning, CreatedAt: record.CreatedAt, MAC: m.MAC,
+	}}
+
+	got, err := connect(t, s, useRealTime).List(t.Context())
+	if diff := cmp.Diff(want, got); err != nil || diff != "" || m.MAC == "" {
+		t.Errorf("%v, MAC address %q (-want +got):\n%s", err, m.MAC, diff)
+	}
+}
+
+// The free resources of a node are what running machines and disks leave.
+func TestFreeResourcesOfANode(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
+		c.Nodes, c.DefaultStorage = []string{"pve1"}, "local-lvm"
+	})
+
+	used := func() hypervisor.Resources {
+		capacity, err := p.Capacity(t.Context())
+		if err != nil || len(capacity.Nodes) != 1 {
+			t.Fatalf("capacity %+v, %v", capacity, err)
+		}
+
+		total, free := capacity.Nodes[0].Total, capacity.Nodes[0].Free
+
+		return hypervisor.Resources{CPU: total.CPU - free.CPU, Memory: total.Memory - free.Memory, Disk: total.Disk - free.Disk}
+	}
+
+	before := used()
+	if before.Disk < 20*gib {
+		t.Errorf("disks use %d bytes, but the template has a disk of 20 GiB", before.Disk)
+	}
+
+	_, sp := create(t, p, newSpec(1))
+	timing.WaitUntil(t, "the node has less CPUs and memory", func() bool {
+		now := used()
+
+		return now.CPU >= before.CPU+int64(sp.Shape.CPU) && now.Memory >= before.Memory+sp.Shape.Memory
 	})
 }
 
