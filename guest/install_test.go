@@ -6,6 +6,7 @@ package guest_test
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
@@ -112,11 +113,13 @@ func TestDownload(t *testing.T) {
 	for name, tc := range map[string]struct {
 		serve   http.HandlerFunc
 		sum     string
+		folder  string
 		pauses  []time.Duration
 		reason  string
 		message string
 	}{
-		"at once": {serve: serve, reason: api.ReasonJobDone},
+		"at once":           {serve: serve, reason: api.ReasonJobDone},
+		"to another folder": {serve: serve, folder: "/srv/runner", reason: api.ReasonJobDone},
 		"interrupted and resumed": {
 			serve: func(w http.ResponseWriter, r *http.Request) {
 				if n := breaks.Add(1); n <= 2 {
@@ -161,7 +164,7 @@ func TestDownload(t *testing.T) {
 			defer server.Close()
 
 			m := newMachine(t)
-			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/v2/runner.tar.gz", DownloadSHA256: formatSHA256(data)}
+			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/v2/runner.tar.gz", DownloadSHA256: formatSHA256(data), InstallPath: tc.folder}
 
 			if tc.sum != "" {
 				m.cfg.Runner.DownloadSHA256 = tc.sum
@@ -178,28 +181,28 @@ func TestDownload(t *testing.T) {
 			}
 
 			if tc.reason == api.ReasonJobDone {
-				m.checkInstalled(t)
+				m.checkInstalled(t, cmp.Or(tc.folder, "/opt/actions-runner"))
 
 				if want := "Started Downloading Configuring Listening Running Finished"; m.listPhases() != want {
 					t.Errorf("phases %q, want %q", m.listPhases(), want)
 				}
 			}
 
-			if left, _ := filepath.Glob(m.path("/opt/.runner-download-*")); len(left) > 0 {
+			if left, _ := filepath.Glob(m.path("/*/.runner-download-*")); len(left) > 0 {
 				t.Errorf("left over: %v", left)
 			}
 		})
 	}
 }
 
-func (m *machine) checkInstalled(t *testing.T) {
+func (m *machine) checkInstalled(t *testing.T, folder string) {
 	t.Helper()
 
 	if !strings.HasPrefix(m.listPhases(), "Started Downloading Configuring Listening") || !strings.Contains(m.log.String(), `"percent":100`) {
 		t.Errorf("phases %q, log\n%s", m.listPhases(), m.log)
 	}
 
-	info, err := os.Stat(m.path("/opt/actions-runner/bin/Runner.Worker"))
+	info, err := os.Stat(m.path(folder + "/bin/Runner.Worker"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +215,7 @@ func (m *machine) checkInstalled(t *testing.T) {
 		t.Errorf("mode %v", info.Mode())
 	}
 
-	if got := m.read(t, "/opt/actions-runner/externals/node/bin/npm"); got != "js" {
+	if got := m.read(t, folder+"/externals/node/bin/npm"); got != "js" {
 		t.Errorf("through the link: %q", got)
 	}
 }

@@ -135,6 +135,12 @@ func TestEndOfMachine(t *testing.T) {
 			change: func(m *machine) { at := m.clock.Now().AddDate(0, 0, -1); m.cfg.ExpiresAt = &at },
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
+		"attestation is disabled": {
+			runner: printListening + printRunning + printCompleted,
+			change: func(m *machine) { m.cfg.SPIFFE = newSPIFFE(); m.cfg.SPIFFE.Enabled = false },
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
+			phases: "Started Configuring Listening Running Finished",
+		},
 		"attestation without an agent in the image": {
 			change: func(m *machine) { m.cfg.SPIFFE = newSPIFFE() },
 			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "does not exist",

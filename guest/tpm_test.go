@@ -7,6 +7,7 @@ package guest_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
@@ -186,5 +188,26 @@ func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 
 			m.requireDeleted(t, "/opt/actions-runner/ran")
 		})
+	}
+}
+
+// A machine uses the TPM of its configuration, and by default the one of the kernel's resource manager.
+func TestTPMDeviceOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+
+	for device, want := range map[string]string{"": "/dev/tpmrm0", "/dev/tpmrm1": "/dev/tpmrm1"} {
+		m := newMachine(t)
+		m.cfg.SPIFFE = newSPIFFE()
+		m.cfg.SPIFFE.Method, m.cfg.SPIFFE.JoinToken, m.cfg.SPIFFE.TPMDevice = api.AttestTPM, "", device
+		m.cfg.SPIFFE.DevID = &api.Callback{URL: "https://hf.example", Code: claimCode}
+
+		data, err := json.Marshal(m.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got, err := guest.ParseConfig(data); err != nil || got.SPIFFE.TPMDevice != want {
+			t.Errorf("device %q: %+v, %v, want %s", device, got, err, want)
+		}
 	}
 }
