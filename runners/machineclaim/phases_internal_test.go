@@ -62,6 +62,7 @@ func TestPhasesOfClaims(t *testing.T) {
 
 			return bootstrap(ctx, s)
 		}},
+		{v1alpha1.MachineClaimReady, follow}, // the failed validation of the network does not end the machine
 		{v1alpha1.MachineClaimDraining, drain},
 		{v1alpha1.MachineClaimTerminating, destroy},
 		{v1alpha1.MachineClaimDraining, drain},
@@ -74,6 +75,9 @@ func TestPhasesOfClaims(t *testing.T) {
 			s.claim.Status.Phase = "" // as that of a new claim
 
 			return resolve(ctx, s)
+		}},
+		{v1alpha1.MachineClaimDraining, func(ctx context.Context, s *scope) step.Result {
+			return s.endMachine(ctx, "MaxLifetime", "the machine is too old")
 		}},
 	} {
 		list := []step.Step[*scope]{{Condition: v1alpha1.ConditionProvisioned, Run: row.run}}

@@ -104,6 +104,11 @@ func (w *fixture) checkMachine(claim *v1alpha1.MachineClaim, cpu, memory int32) 
 		return fmt.Sprintf("%d machines were created", n)
 	}
 
+	ref := claim.Status.VMRef
+	if ref == nil || ref.HypervisorCluster != w.NewCluster().Name || ref.VMID != strconv.Itoa(b.vm.VMID) || ref.Node != b.vm.Node {
+		return fmt.Sprintf("status.vmRef is %+v, but the machine is %d on node %s", ref, b.vm.VMID, b.vm.Node)
+	}
+
 	cfg, err := fleet.ReadGuestConfig(b.drive)
 	if err != nil {
 		return err.Error()
