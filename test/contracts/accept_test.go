@@ -135,6 +135,7 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 			change{"spec.resources.devices": list{anyMap{"name": "gpu"}, anyMap{"name": "nvidia.com/GA102GL_A10", "count": int64(15), "type": "gpu"}}},
 		},
 		{"memory in powers of ten", baseTemplate, change{"spec.resources.memory": "8G"}},
+		{"disk in powers of ten", baseTemplate, change{"spec.resources.disk": "50G"}},
 		{"full clone elsewhere", baseTemplate, change{proxmox + ".linkedClone": false, proxmox + ".storage": "ceph"}},
 		{"builtin", baseTemplate, change{proxmox + ".cloudInitSource": "builtin", proxmox + ".snippetsStorage": "nfs-snippets"}},
 		{"IPv6 address", baseTemplate, change{"spec.network": anyMap{
