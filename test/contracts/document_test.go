@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +19,8 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
@@ -105,7 +106,9 @@ func TestDocumentRoleAsWritten(t *testing.T) {
 	})
 
 	for _, name := range []string{"github-credentials", "other"} {
-		env.Create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+		env.Create(t, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"pat-token": []byte("x")},
+		})
 	}
 
 	reader, err := client.New(env.ServiceAccount(t, namespace, "reader"), client.Options{Scheme: env.Scheme})
@@ -114,7 +117,9 @@ func TestDocumentRoleAsWritten(t *testing.T) {
 	}
 
 	read := func(name string) error {
-		return reader.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
+		_, err := credential.ReadSecret(t.Context(), reader, client.ObjectKey{Namespace: namespace, Name: name}, "pat-token")
+
+		return err
 	}
 
 	// The API server learns of a new Role after a moment.
@@ -126,7 +131,7 @@ func TestDocumentRoleAsWritten(t *testing.T) {
 		t.Errorf("the Secret of the Role: %v", err)
 	}
 
-	if err := read("other"); !apierrors.IsForbidden(err) {
+	if err := read("other"); errclass.ReasonOf(err, "") != credential.ReasonSecretForbidden {
 		t.Errorf("another Secret: %v", err)
 	}
 }

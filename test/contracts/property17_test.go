@@ -6,6 +6,7 @@ package contracts_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,12 +17,14 @@ import (
 	"github.com/leanovate/gopter/prop"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
@@ -113,6 +116,31 @@ func TestProperty17SecurityContext(t *testing.T) {
 		if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
 			t.Errorf("admitted: %s", weakening.name)
 		}
+	}
+}
+
+// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
+//
+// The restricted profile also admits the pod of the chart that drains machines before the release is uninstalled.
+func TestProperty17DrainPod(t *testing.T) {
+	t.Parallel()
+
+	_, text, _ := strings.Cut(readText(t, "../../deploy/charts/hyperfleet/templates/drain.yaml"), "(tpl `\n")
+	text, _, _ = strings.Cut(text, "\n`")
+	text = regexp.MustCompile(`(?m)^ *(imagePullSecrets|imagePullPolicy): .*\n`).ReplaceAllString(text, "")
+
+	var job batchv1.Job
+	if err := yaml.UnmarshalStrict([]byte(regexp.MustCompile(`\{\{.*?\}\}`).ReplaceAllString(text, "x")), &job); err != nil {
+		t.Fatal(err)
+	}
+
+	pod := newOperatorPod(t, applyBase(t))
+	account := pod.Spec.ServiceAccountName
+	pod.Spec = job.Spec.Template.Spec
+	pod.Spec.ServiceAccountName = account
+
+	if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -162,6 +162,24 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 	}
 }
 
+// TestMakeTemplateUsesItsOptions checks that the VM has the ID, name, storage and bridge of the options.
+func TestMakeTemplateUsesItsOptions(t *testing.T) {
+	t.Parallel()
+
+	calls, out, err := runScript(t, "--image", "debian-12-generic-amd64.qcow2", "--bootstrap-service", "service",
+		"--id", "9100", "--name", "ci", "--storage", "ceph", "--bridge", "vmbr7")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	all := strings.Join(calls, "\n")
+	for _, want := range []string{"qm create 9100 ", "--name ci ", "virtio,bridge=vmbr7 ", "--scsi0 ceph:0,", "qm template 9100"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not in the calls %q", want, calls)
+		}
+	}
+}
+
 // absolutePath returns the absolute path.
 func absolutePath(t testing.TB, path string) string {
 	t.Helper()
