@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,6 +70,42 @@ func TestConnectionClosesWithoutPermission(t *testing.T) {
 		if _, there := clusters.Get("c"); there || hv.openConnections != 0 {
 			t.Errorf("after %s was narrowed: connected: %t, open connections: %d", annotation, there, hv.openConnections)
 		}
+	}
+}
+
+// A connection is kept while its Secrets have the same values, and made again with new values.
+func TestConnectionIsKeptUntilASecretChanges(t *testing.T) {
+	t.Parallel()
+
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
+		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("old")},
+	}
+	api := fake.NewClientBuilder().WithObjects(secret).Build()
+	hv := &fakeHypervisor{}
+	clusters, cluster := hv.newClusters(api, "system"), newCluster("c")
+
+	var used []string
+
+	clusters.Factories[v1alpha1.ProviderProxmox] = func(config hypervisor.Config, _ hypervisor.Options) (hypervisor.Connection, error) {
+		used = append(used, config.Credentials.TokenSecret)
+
+		return hv, nil
+	}
+
+	for _, value := range []string{"old", "old", "new", "new"} {
+		secret.Data["secret"] = []byte(value)
+		if err := api.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if !slices.Equal(used, []string{"old", "new"}) {
+		t.Errorf("connected with %q, want once with each value", used)
 	}
 }
 

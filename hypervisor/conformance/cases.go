@@ -409,9 +409,14 @@ func testList(e *env) {
 				e.Fatal(err)
 			}
 
-			return slices.ContainsFunc(all, func(x hypervisor.Machine) bool {
+			i := slices.IndexFunc(all, func(x hypervisor.Machine) bool {
 				return x.ID == m.ID && x.Owner == first.spec.Owner && x.State == hypervisor.StateRunning
 			})
+			if i >= 0 && all[i].CreatedAt.IsZero() {
+				e.Errorf("the listed machine has no creation time: %+v", all[i])
+			}
+
+			return i >= 0
 		})
 	}
 

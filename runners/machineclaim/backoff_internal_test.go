@@ -46,6 +46,24 @@ func findMaxAttempts(tries []time.Time, length time.Duration) int {
 	return most
 }
 
+// While a claim backs off, its condition keeps the error of the last attempt.
+func TestBackoffKeepsTheLastError(t *testing.T) {
+	t.Parallel()
+
+	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c"}}
+	s := &scope{Reconciler: &Reconciler{Clock: clk, Trigger: &watch.Source{}}, claim: claim}
+
+	s.handleError(v1alpha1.ConditionProvisioned, &hypervisor.Error{Reason: "CloneFailed", Message: "no space on local-lvm"}, "ProvisioningFailed")
+	claim.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "CloneFailed", Message: "no space on local-lvm",
+	}}
+
+	if got := s.checkBackoff(v1alpha1.ConditionProvisioned); got.IsDone() || got.Reason() != "CloneFailed" || got.Message() != "no space on local-lvm" {
+		t.Errorf("during the back-off: %v", got)
+	}
+}
+
 // A fault of one hour causes at most twelve attempts a minute of one claim, and one attempt a second of all
 // claims together, whatever enqueues them and however often the operator restarts.
 func TestPropertyBackoffHolds(t *testing.T) {
