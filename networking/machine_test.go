@@ -43,6 +43,7 @@ type machineFixture struct {
 	network    string
 	addresses  *pools.AddressRegistry
 	controller *machine.Reconciler
+	recorder   *events.FakeRecorder
 	// lostResponse names a kind of write whose response is lost after the write: status or create. With
 	// addresses, a machine is read as it was before its addresses were recorded.
 	lostResponse string
@@ -58,7 +59,7 @@ func newMachineFixture(t *testing.T) *machineFixture {
 	t.Helper()
 	t.Parallel()
 
-	w := &machineFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}}
+	w := &machineFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100)}
 	w.network = w.namespace + "/machines"
 	w.startReconcilers()
 
@@ -130,8 +131,8 @@ func (w *machineFixture) startReconcilers() {
 
 	w.controller = &machine.Reconciler{
 		Client: c, APIReader: interceptor.NewClient(plain, interceptor.Funcs{List: countLists}),
-		Runner:   &step.Reconciler{Client: c, Controller: "kubevirtmachine"},
-		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
+		Runner:   &step.Reconciler{Client: c, Controller: "kubevirtmachine", Recorder: w.recorder},
+		Recorder: w.recorder, Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 }
 
@@ -232,6 +233,15 @@ func TestMachineLifecycle(t *testing.T) {
 		t.Errorf("the log does not say that the pool is exhausted:\n%s", lines)
 	}
 
+	var reported []string
+	for len(w.recorder.Events) > 0 {
+		reported = append(reported, <-w.recorder.Events)
+	}
+
+	if text := strings.Join(reported, "\n"); !strings.Contains(text, "Warning "+alloc.ReasonExhausted) {
+		t.Errorf("no event says that the pool is exhausted:\n%s", text)
+	}
+
 	vm := w.getVirtualMachine("a")
 	w.must(unstructured.SetNestedField(vm.Object, true, "status", "ready"))
 	w.must(env.Client.Status().Update(t.Context(), vm))
@@ -268,6 +278,21 @@ func TestMachineLifecycle(t *testing.T) {
 
 	if w.machineLists > 0 {
 		t.Errorf("the controller has listed machines %d times", w.machineLists)
+	}
+}
+
+// A machine without a network configuration runs with DHCP: it has no address, and no network data.
+func TestMachineUsesDHCP(t *testing.T) {
+	w := newMachineFixture(t)
+	m := newMachine(w.namespace, "workers", "a")
+	m.Spec.BootstrapNetworkConfig = nil
+	w.must(env.Client.Create(t.Context(), m))
+	w.reconcileMachine("a")
+
+	w.requireCondition("a", v1alpha1.ConditionAddressesAllocated, "DHCP", v1alpha1.KubevirtMachineProvisioning)
+
+	if vm := w.getVirtualMachine("a"); vm.GetName() == "" || kubevirt.NetworkDataSecret(vm) != "" {
+		t.Errorf("VirtualMachine %q has the network data %q", vm.GetName(), kubevirt.NetworkDataSecret(vm))
 	}
 }
 

@@ -311,6 +311,7 @@ func testOverRestarts(t *testing.T, addresses int) {
 	machines := addresses + late
 	w := newFixture(t)
 	pool := w.newNodePool("many", int32(machines), infrav1.AddressRange(fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+addresses-1)))
+	pool.Spec.ClusterName = "prod"
 	w.createPool(pool)
 	w.waitUntil("some machines have addresses", func() bool { return w.countAllocated() > addresses/5 })
 	w.restart()
@@ -319,7 +320,7 @@ func testOverRestarts(t *testing.T, addresses int) {
 	w.waitForCondition(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the pool has addresses for %d machines", addresses))
 
 	isExhausted := func(want float64) func() bool {
-		return func() bool { return scrape.SumOf(t, w.registry, "kubevirt_ippool_exhausted", "") == want }
+		return func() bool { return scrape.SumOf(t, w.registry, "kubevirt_ippool_exhausted", `cluster="prod"`) == want }
 	}
 	w.waitUntil("the metric says that the pool is exhausted", isExhausted(1))
 

@@ -68,6 +68,44 @@ func TestOnlyDifferencesAreSent(t *testing.T) {
 	}
 }
 
+// TestChangesOfABridgeAreSent checks that a change of each field of a bridge that can change is sent to HyperShift.
+func TestChangesOfABridgeAreSent(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.DPFHCPBridgeSpec)
+		want   fields
+	}{
+		"ocpReleaseImage": {
+			func(s *v1alpha1.DPFHCPBridgeSpec) { s.OCPReleaseImage = "quay.io/other:1" }, fields{"release": fields{"image": "quay.io/other:1"}},
+		},
+		"pullSecretRef": {
+			func(s *v1alpha1.DPFHCPBridgeSpec) { s.PullSecretRef.Name = "other" }, fields{"pullSecret": fields{"name": "other"}},
+		},
+		"infrastructureAvailabilityPolicy": {
+			func(s *v1alpha1.DPFHCPBridgeSpec) { s.InfrastructureAvailabilityPolicy = v1alpha1.HighlyAvailable },
+			fields{"infrastructureAvailabilityPolicy": "HighlyAvailable"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			b := bridge()
+			existing := hypershift.NewHostedCluster(b, "10.20.0.1")
+			tc.change(&b.Spec)
+			desired := hypershift.NewHostedCluster(b, "10.20.0.1")
+
+			if hypershift.HasDesiredState(existing, desired) {
+				t.Error("the change was not detected")
+			}
+
+			if diff := cmp.Diff(tc.want, hypershift.MergePatch(existing, desired)["spec"]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func set(t *testing.T, object *unstructured.Unstructured, value any, path ...string) {
 	t.Helper()
 

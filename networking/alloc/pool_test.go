@@ -169,6 +169,21 @@ func TestNewPoolErrors(t *testing.T) {
 		"multicast": {
 			alloc.Spec{Addresses: []string{"224.0.0.0/24"}}, "addresses[0]", "224.0.0.0/4",
 		},
+		"IPv6 multicast": {
+			alloc.Spec{Addresses: []string{"ff05::/120"}}, "addresses[0]", "ff00::/8",
+		},
+		"loopback": {
+			alloc.Spec{Addresses: []string{"127.0.0.0/24"}}, "addresses[0]", "127.0.0.0/8",
+		},
+		"IPv6 loopback": {
+			alloc.Spec{Addresses: []string{"::1/128"}}, "addresses[0]", "::/127",
+		},
+		"this network": {
+			alloc.Spec{Addresses: []string{"0.0.0.0/24"}}, "addresses[0]", "0.0.0.0/8",
+		},
+		"limited broadcast": {
+			alloc.Spec{Addresses: []string{"255.255.255.255/32"}}, "addresses[0]", "255.255.255.255/32",
+		},
 		"everything": {
 			alloc.Spec{Addresses: []string{"::/0"}}, "addresses[0]", "no machine can use",
 		},

@@ -109,7 +109,16 @@ func TestOrphans(t *testing.T) {
 	backup := a.create("/clusters/"+home.Id+"/backups", "nightly", nil)
 	copied := a.create("/backups/"+backup.Id+"/copies", "offsite", nil)
 
+	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200).Next
+
 	remove(home)
+
+	// Adapters learn that the orphan has changed, and not that it is to be deleted.
+	for _, one := range as[openapi.ChangeList](t, a.do("GET", "/changes?after="+cursor, nil), 200).Items {
+		if one.Kind != "Cluster" && one.Kind+" "+one.Operation != "Backup updated" {
+			t.Errorf("the deletion of the parent was also the change %q of a %s", one.Operation, one.Kind)
+		}
+	}
 
 	got := as[openapi.Resource](t, a.do("GET", "/backups/"+backup.Id, nil), 200)
 	if got.OwnerReferences != nil || got.DeletedTime != nil || got.Generation != 1 || got.Href != "/api/hyperfleet/v1/backups/"+backup.Id {

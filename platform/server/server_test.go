@@ -163,6 +163,16 @@ func TestMetrics(t *testing.T) {
 	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 3`) {
 		t.Error("the counts were cached for too long")
 	}
+
+	// The oldest of several stuck resources determines the duration.
+	a.clock.Step(10 * time.Minute)
+
+	text = page()
+	for _, want := range []string{`stuck{is_delete="false",resource_type="cluster"} 2`, `stuck_duration_seconds{is_delete="false",resource_type="cluster"} 2466`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics do not contain %s", want)
+		}
+	}
 }
 
 // TestDatabaseUnavailable checks that the server responds with a problem that tells clients to retry, and

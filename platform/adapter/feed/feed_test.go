@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
@@ -404,9 +405,25 @@ func TestResync(t *testing.T) {
 
 	f := newFixture(t)
 	dns := f.startAdapter("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 200 * time.Millisecond })
-	id := f.createCluster("home")
+	id, reconciled := f.createCluster("home"), f.createCluster("reconciled")
 
-	f.eventually("the resource is handled repeatedly", func() bool { return len(dns.listGenerations(id)) >= 3 })
+	_, err := f.api.PutStatus(t.Context(), reconciled, openapi.StatusReport{
+		Adapter: "space", ObservedGeneration: 1, ObservedTime: time.Now(),
+		Conditions: []openapi.AdapterCondition{
+			{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
+		},
+	})
+	must.Do(t, err)
+	f.eventually("the other resource is reconciled", f.isReconciled(reconciled, 1))
+
+	before := len(dns.listGenerations(reconciled))
+	wanted := len(dns.listGenerations(id)) + 4
+	f.eventually("the resource is handled repeatedly", func() bool { return len(dns.listGenerations(id)) >= wanted })
+
+	// The event of the status that made it reconciled may arrive late.
+	if got := len(dns.listGenerations(reconciled)); got > before+1 {
+		t.Errorf("the reconciled resource was handled %d times, want the longer interval", got-before)
+	}
 }
 
 // TestVariants checks that two versions of an adapter run at the same time, and that a resource moves from one to the

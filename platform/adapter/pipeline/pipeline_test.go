@@ -177,10 +177,11 @@ func TestOutcomes(t *testing.T) {
 		"a precondition is unmet": {task: usualTask, unmet: true, objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{}, errors.New("the resources are handled although a precondition is unmet")
 		}, want: "skipped  done", available: "False Fine"},
-		"admission refuses":                        {task: usualTask, objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
-		"the cluster is unavailable":               {task: usualTask, objects: newFailingPhase(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
-		"rejected, and the task reports nothing":   {task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
-		"rejected, and the task reports Available": {task: newAlwaysAvailableTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"admission refuses":                         {task: usualTask, objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
+		"the cluster is unavailable":                {task: usualTask, objects: newFailingPhase(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
+		"rejected, and the task reports nothing":    {task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"unavailable, and the task reports nothing": {task: newSilentTask(), objects: newFailingPhase(errclass.Transient), want: "failed resources again", available: "False ResourcesFailed", framework: true},
+		"rejected, and the task reports Available":  {task: newAlwaysAvailableTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"rejected, and the API is down for reports": {
 			task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), fault: func(w *fixture) { w.injectResponse(matchReports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,

@@ -97,6 +97,7 @@ func TestErrorsHavePositions(t *testing.T) {
 		{"item elsewhere", space + "  when: {expression: item.x}", "unknown variable or function item"},
 		{"missing discovery", strings.Replace(space, "  discovery: {by_name: \"{{ .id }}\"}", "", 1), "resources[0].discovery: a resource needs discovery"},
 		{"discovery twice", strings.Replace(space, "by_name:", "by_selectors: {label_selector: {a: b}}, by_name:", 1), "want exactly one of by_name and by_selectors"},
+		{"discovery by nothing", strings.Replace(space, "by_name: \"{{ .id }}\"", "namespace: x", 1), "want exactly one of by_name and by_selectors"},
 		{"recreate without manifest", "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "no manifest to recreate the object from"},
 		{"neither manifest nor patch", "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}", "want a manifest, or lifecycle.patch"},
 		{"patch-only of no kind", "resources:\n- name: a\n  discovery: {by_name: x}\n  lifecycle: {patch: [{when: {expression: 'true'}, document: {a: b}}]}", "discovery needs api_version and kind"},
