@@ -115,6 +115,28 @@ func TestDirectApplyOwnsCreatedFields(t *testing.T) {
 	}
 }
 
+// A merge patch replaces a list, also one that a strategic merge patch would merge.
+func TestDirectPatchReplacesLists(t *testing.T) {
+	t.Parallel()
+
+	c := clients[transport.Kubernetes]
+	object := newOwnedConfigMap(env.Namespace(t), "web", nil)
+	object.SetFinalizers([]string{"example.io/first"})
+
+	live := mustCreate(t, c, object)
+
+	for _, want := range [][]string{{"example.io/second"}, nil} {
+		patched, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"metadata": map[string]any{"finalizers": want}})
+		must.Do(t, err)
+
+		if diff := cmp.Diff(want, patched.GetFinalizers()); diff != "" {
+			t.Errorf("finalizers (-want +got):\n%s", diff)
+		}
+
+		live = patched
+	}
+}
+
 // The message does not name a field that our own patch has set. TestFieldsAreTakenOver covers fields of
 // others.
 func TestDirectApplyRevertsPatches(t *testing.T) {
@@ -267,6 +289,23 @@ func TestDirectDeleteSetsPolicy(t *testing.T) {
 			t.Errorf("%s: want finalizers %v of the object, got error %v", policy, want, err)
 		case err == nil && !slices.Equal(got.GetFinalizers(), want):
 			t.Errorf("%s: finalizers %v, want %v", policy, got.GetFinalizers(), want)
+		}
+	}
+}
+
+// A delete gate deletes with the policy of its task.
+func TestDeleteGateSetsPolicy(t *testing.T) {
+	t.Parallel()
+
+	for policy, finalizer := range map[string]string{"Foreground": metav1.FinalizerDeleteDependents, "Orphan": metav1.FinalizerOrphanDependents} {
+		f := newFixture(t, newEntry("config", "web")+
+			"    lifecycle:\n      delete: {when: {expression: deleting}, propagationPolicy: "+policy+"}\n")
+
+		f.requireOutcomes(event{generation: 1}, "create/Absent")
+		f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate...")
+
+		if got := f.getObject(f.newConfigMap("web")); got == nil || !slices.Equal(got.GetFinalizers(), []string{finalizer}) {
+			t.Errorf("%s: the deleted object is %v", policy, got)
 		}
 	}
 }

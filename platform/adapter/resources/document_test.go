@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -109,6 +110,19 @@ func (f *documentFixture) sendUntil(outcome string) {
 	})
 }
 
+// sendUntilEnded handles events until the entry sees that its Job has ended. Each event has the outcome.
+func (f *documentFixture) sendUntilEnded(entry, outcome string) {
+	f.Helper()
+
+	timing.WaitUntil(f, "the Job has ended", func() bool {
+		job, _ := f.send(outcome).Objects[entry].(map[string]any)
+		_, hasEnded, err := unstructured.NestedSlice(job, "status", "conditions")
+		must.Do(f, err)
+
+		return hasEnded
+	})
+}
+
 func (f *documentFixture) pass(d time.Duration) { f.now.SetTime(f.now.Now().Add(d)) }
 
 // endJobs adds a condition to all Jobs.
@@ -149,8 +163,10 @@ func TestDocumentDebounce(t *testing.T) {
 	f.send("none/WhenFalse") // delivered twice
 	f.pass(11 * time.Minute)
 	f.send("none/GenerationUnchanged") // a Job without conditions is not complete
-
+	f.pass(-11 * time.Minute)
 	f.endJobs(batchv1.JobComplete)
+	f.sendUntilEnded("provisioningJob", "none/WhenFalse") // it may not be replaced yet
+	f.pass(11 * time.Minute)
 	timing.WaitUntil(t, "the Job is replaced", func() bool {
 		result, err := resources.Run(f.Context(), f.input())
 		must.Do(t, err)
@@ -183,8 +199,10 @@ func TestDocumentRetention(t *testing.T) {
 			f.send("none/WhenFalse")
 			f.pass(11 * time.Minute)
 			f.send("none/GenerationUnchanged")
-
+			f.pass(-11 * time.Minute)
 			f.endJobs(end)
+			f.sendUntilEnded("provisioningJob", "none/WhenFalse")
+			f.pass(11 * time.Minute)
 			f.sendUntil("recreate/RecreateGate")
 
 			if jobs := f.listJobs(); len(jobs) != 2 || jobs[1].Name != strings.ToLower(jobs[1].Name) {

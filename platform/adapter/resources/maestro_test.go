@@ -134,10 +134,16 @@ func TestGatesOfManifestWorks(t *testing.T) {
 		t.Errorf("annotations of the patched work: %v", got)
 	}
 
+	f.requireOutcomes(event{generation: 2, value: "b", serial: "home"}, "apply/GenerationChanged")
+
+	if patched = f.newWork(); patched.GetAnnotations()[adapter.AnnotationGeneration] != "2" {
+		t.Errorf("annotations of the applied work: %v", patched.GetAnnotations())
+	}
+
 	f.requireOutcomes(event{generation: 3, serial: "home", deleting: true}, "detach/DetachGate")
 
 	left := f.newWork()
-	if left == nil || len(left.GetLabels()) != 0 || left.GetUID() != patched.GetUID() || left.GetAnnotations()[adapter.AnnotationGeneration] != "1" {
+	if left == nil || len(left.GetLabels()) != 0 || left.GetUID() != patched.GetUID() || left.GetAnnotations()[adapter.AnnotationGeneration] != "2" {
 		t.Fatalf("the detached work: %v", left)
 	}
 

@@ -239,14 +239,40 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// Gates also see the objects of later entries.
+// While when is false, an entry is neither patched nor recreated, and it is still detached.
+func TestFalseWhen(t *testing.T) {
+	t.Parallel()
+
+	const patch = "    lifecycle:\n      patch: [{when: {expression: value == 'b'}, document: {data: {patched: '1'}}}]\n"
+
+	f := newFixture(t, newEntry("patched", "patched", "when: !flag")+patch+
+		newEntry("recreated", "recreated", "when: !flag", "recreate: value == 'b'")+
+		newEntry("detached", "detached", "when: !flag", "detach: value == 'b'"))
+
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 1, value: "b", flag: true}, "none/WhenFalse", "none/WhenFalse", "detach/DetachGate")
+
+	if got := f.getData("patched"); got["patched"] != "" {
+		t.Errorf("the object was patched: %v", got)
+	}
+
+	f.requireOutcomes(event{generation: 1, value: "b"}, "patch/PatchGate", "recreate/RecreateGate", "none/Detached")
+}
+
+// Gates and manifests also see the objects of later entries.
 func TestGatesSeeLaterEntries(t *testing.T) {
 	t.Parallel()
 
-	f := newFixture(t, newEntry("first", "first", "when: !resources.?second.hasValue()")+newEntry("second", "second"))
+	f := newFixture(t, newEntry("first", "first", "when: !resources.?third.hasValue()")+
+		strings.Replace(newEntry("second", "second", "when: resources.?third.hasValue()"), ".value", ".resources.third.metadata.name", 1)+
+		newEntry("third", "last"))
 
-	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
-	f.requireOutcomes(event{generation: 2}, "none/WhenFalse", "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 1}, "create/Absent", "none/WhenFalse", "create/Absent")
+	f.requireOutcomes(event{generation: 2}, "none/WhenFalse", "create/Absent", "apply/GenerationChanged")
+
+	if got := f.getData("second")["value"]; got != "last" {
+		t.Errorf("the manifest of the second entry has the value %q", got)
+	}
 }
 
 // A gate with an error does not count as false. Later entries wait, but are still deleted when needed.
@@ -274,9 +300,9 @@ func TestGateErrors(t *testing.T) {
 const patched = `    lifecycle:
       patch:
         - when: {expression: "resources.?config.hasValue() && dig(resources.config.metadata.annotations, 'example.io/status') != value"}
-          document: {metadata: {annotations: {example.io/status: "{{ .value }}"}}}
+          document: {metadata: {annotations: {example.io/status: "{{ .value }}"}}, data: {last: first}}
         - when: {expression: "flag && dig(resources.config.data, 'extra') == null"}
-          document: {data: {extra: "{{ .value }}", value: null}}
+          document: {data: {extra: "{{ .value }}", last: second, value: null}}
   - name: only
     discovery: {api_version: v1, kind: ConfigMap, namespace: "{{ .ns }}", by_name: other}
     lifecycle:
@@ -292,18 +318,23 @@ func TestPatches(t *testing.T) {
 
 	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "none/NothingToApply")
 	f.requireOutcomes(event{generation: 1, value: "a"}, "patch/PatchGate", "none/NothingToApply")
+
+	if diff := cmp.Diff(map[string]string{"last": "first", "value": "a"}, f.getData("web")); diff != "" {
+		t.Errorf("data after one of two patches: %s", diff)
+	}
+
 	f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/NothingToApply")
 	// Both patches are applied in order, and the manifest is not.
 	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "patch/PatchGate", "none/NothingToApply")
 
-	if diff := cmp.Diff(map[string]string{"extra": "b"}, f.getData("web")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"extra": "b", "last": "second"}, f.getData("web")); diff != "" {
 		t.Errorf("data: %s", diff)
 	}
 
 	// The next event applies the manifest, and keeps the fields that patches have added.
 	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "apply/GenerationChanged", "none/NothingToApply")
 
-	if diff := cmp.Diff(map[string]string{"extra": "b", "value": "b"}, f.getData("web")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"extra": "b", "last": "second", "value": "b"}, f.getData("web")); diff != "" {
 		t.Errorf("data: %s", diff)
 	}
 

@@ -385,12 +385,17 @@ func TestOwner(t *testing.T) {
 	f.requireOutcomes(event{generation: 1, flag: true}, "none/ApplyWhenFalse", "!none/OwnerMissing")
 	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
 
-	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: f.getObject(f.newConfigMap("owner")).GetUID()}}
-	if diff := cmp.Diff(want, f.getObject(f.newConfigMap("owned")).GetOwnerReferences()); diff != "" {
-		t.Errorf("owners: %s", diff)
-	}
+	requireOwner := func() {
+		t.Helper()
 
+		want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: f.getObject(f.newConfigMap("owner")).GetUID()}}
+		if diff := cmp.Diff(want, f.getObject(f.newConfigMap("owned")).GetOwnerReferences()); diff != "" {
+			t.Errorf("owners: %s", diff)
+		}
+	}
+	requireOwner()
 	f.requireOutcomes(event{generation: 2}, "apply/GenerationChanged", "apply/GenerationChanged")
+	requireOwner()
 	f.requireOutcomes(event{generation: 3, deleting: true}, "delete/DeleteGate", "none/ApplyWhenFalse")
 }
 
