@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,6 +149,24 @@ func TestResolveErrors(t *testing.T) {
 			requireError(t, err, c.kind, c.words...)
 		})
 	}
+}
+
+// A privilege on a bridge is also checked if the node does not list its bridges.
+func TestBridgeWithoutList(t *testing.T) {
+	t.Parallel()
+
+	m := fastModel()
+	revoke(&m, "HyperFleetNet", "SDN.Use")
+
+	s := pvetest.New(t, m)
+	p := connect(t, s)
+	s.AddFault(pve.Fault{Kind: pve.FaultError, Path: "/nodes/*/network", Status: http.StatusNotImplemented, Reason: "not implemented"})
+
+	shape := newSpec(1).Shape
+	shape.Bridge = "vmbr0"
+
+	_, err := p.Resolve(t.Context(), hypervisor.TemplateRef{Name: pve.DefaultTemplate}, shape)
+	requireError(t, err, hypervisor.Rejected, "SDN.Use", "vmbr0")
 }
 
 // The builtin source uses Proxmox's own cloud-init, with the user data on a mounted snippets storage.
