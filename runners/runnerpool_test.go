@@ -494,3 +494,30 @@ func TestFailedMachineIsReplaced(t *testing.T) {
 	w.reconcileAfter(after)
 	w.requireClaims(2, 0)
 }
+
+// A claim that failed before it had a machine is kept during the back-off, and then deleted.
+func TestFailedClaimIsDeletedAfterItsBackoff(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolFixture(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	dead := w.requireClaims(1, 0)[0]
+	w.setClaimStatus(&dead, func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+		status.Phase, status.EndReason, status.Times.Ended = v1alpha1.MachineClaimFailed, "ProvisioningFailed", now
+	})
+
+	isDeleted := func() bool {
+		return !slices.ContainsFunc(w.listClaims(), func(c v1alpha1.MachineClaim) bool { return c.Name == dead.Name })
+	}
+
+	after := w.reconcileAfter(0).RequeueAfter
+	if isDeleted() {
+		t.Error("the claim is deleted before a person can inspect it")
+	}
+
+	if w.reconcileAfter(after); !isDeleted() {
+		t.Errorf("the claim is not deleted after the back-off of %s", after)
+	}
+}
