@@ -347,6 +347,15 @@ func TestChangesAreReverted(t *testing.T) {
 		return err == nil && nodes.GetUID() != uid
 	})
 
+	nodes = w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, "fixed")
+	w.must(env.Client.Patch(t.Context(), nodes, mergePatch(map[string]any{"spec": map[string]any{"replicas": 3}})))
+	w.eventually("the NodePool is as it was", func() bool {
+		nodes := w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, "fixed")
+		replicas, _, _ := unstructured.NestedInt64(nodes.Object, "spec", "replicas")
+
+		return replicas == 0
+	})
+
 	key := &corev1.Secret{}
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeySecretName("fixed")}, key))
 	key.Data = map[string][]byte{"id_rsa.pub": []byte("other")}
@@ -386,6 +395,11 @@ func TestAddressIsChanged(t *testing.T) {
 	w.waitForPhase(b, v1alpha1.PhaseFailed)
 	w.patchBridge(heir, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "looked-at" })
 	w.waitForPhase(heir, v1alpha1.PhaseReady)
+
+	// The Service already requests an address, and gets the new one.
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.2.0.44" })
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "10.2.0.44:6443")
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 }
 
 // TestAddressOfExistingPool checks that the operator requests an address of an existing pool and

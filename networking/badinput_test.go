@@ -64,6 +64,13 @@ func TestInvalidChangeKeepsAddresses(t *testing.T) {
 			t.Errorf("addresses of a machine before %v, now %v", addresses, now)
 		}
 	}
+
+	// A correction of a configuration that works also counts for further machines.
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
+		p.Spec.Replicas = 5
+		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.20"}
+	})
+	w.waitUntil("all five machines have addresses", func() bool { return w.countAllocated() == 5 })
 }
 
 // After a person corrects the addresses of a pool and scales it down and up, its machines have addresses of the new range.
