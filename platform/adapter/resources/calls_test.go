@@ -134,8 +134,10 @@ func TestCallsPerEvent(t *testing.T) {
 		}
 	}
 
-	if got := w.getAvailable(first) + " " + w.getAvailable(second); got != "True True" {
-		t.Errorf("Available is %s", got)
+	for _, id := range []string{first, second} {
+		if got := w.getAvailable(id); got != "True" {
+			t.Errorf("Available of %s is %s", id, got)
+		}
 	}
 }
 
