@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,39 +72,52 @@ func TestConnectionClosesWithoutPermission(t *testing.T) {
 	}
 }
 
-// A connection is kept while its Secrets have the same values, and made again with new values.
-func TestConnectionIsKeptUntilASecretChanges(t *testing.T) {
+// A connection is kept until the spec or a Secret of its cluster changes. Then a new one replaces it.
+func TestConnectionIsKeptUntilAChange(t *testing.T) {
 	t.Parallel()
 
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
-		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("old")},
+		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
 	}
 	api := fake.NewClientBuilder().WithObjects(secret).Build()
 	hv := &fakeHypervisor{}
 	clusters, cluster := hv.newClusters(api, "system"), newCluster("c")
+	open := clusters.Factories[v1alpha1.ProviderProxmox]
 
-	var used []string
+	var made []hypervisor.Config
 
-	clusters.Factories[v1alpha1.ProviderProxmox] = func(config hypervisor.Config, _ hypervisor.Options) (hypervisor.Connection, error) {
-		used = append(used, config.Credentials.TokenSecret)
+	clusters.Factories[v1alpha1.ProviderProxmox] = func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+		made = append(made, config)
 
-		return hv, nil
+		return open(config, options)
 	}
 
-	for _, value := range []string{"old", "old", "new", "new"} {
-		secret.Data["secret"] = []byte(value)
-		if err := api.Update(t.Context(), secret); err != nil {
-			t.Fatal(err)
+	for i, change := range []func(){
+		func() {},
+		func() { cluster.Spec.DefaultStorage = "ceph" },
+		func() {
+			secret.Data["secret"] = []byte("rotated")
+			if err := api.Update(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		change()
+
+		for range 3 {
+			if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+				t.Fatal(err)
+			}
 		}
 
-		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
-			t.Fatal(err)
+		if len(made) != i+1 || hv.openConnections != 1 {
+			t.Fatalf("%d connections were made after %d changes, and %d are open", len(made), i, hv.openConnections)
 		}
 	}
 
-	if !slices.Equal(used, []string{"old", "new"}) {
-		t.Errorf("connected with %q, want once with each value", used)
+	if last := made[2]; last.DefaultStorage != "ceph" || last.Credentials.TokenSecret != "rotated" {
+		t.Errorf("the last connection has the storage %s and the secret %s", last.DefaultStorage, last.Credentials.TokenSecret)
 	}
 }
 
